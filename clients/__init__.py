@@ -1,0 +1,1 @@
+"""Client library, command-line clients and load generator."""

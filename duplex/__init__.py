@@ -1,0 +1,1 @@
+"""Sessions, the runtime that pairs frames with slots, and the wire protocols."""

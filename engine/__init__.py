@@ -1,0 +1,1 @@
+"""Models and their execution: slots, stepping, codec, transformers, checkpoints."""

@@ -1,0 +1,84 @@
+"""What a lockstep model is to the engine: slot rows that are prefilled, stepped and reset."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Protocol
+
+import msgspec
+
+from engine.api import OpenParams, Pcm
+
+
+class ModelSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """What a model can do; see `engine.api.EngineSpec` for the fields' meanings."""
+
+    name: str
+    sample_rate: int
+    frame_size: int
+    startup_frames: int
+    voices: tuple[str, ...] = ()
+    default_voice: str | None = None
+    persona: bool = False
+    voice_audio: bool = False
+    text: bool = False
+    sampling: bool = False
+    video: bool = False
+    device: str = "cpu"
+    weight_bytes: int = 0
+    slot_bytes: int = 0
+
+
+class StepResult(msgspec.Struct, frozen=True):
+    """A step's output, a row for each row that was stepped, in the same order."""
+
+    pcm: Pcm
+    """[rows, frame_size]"""
+    heard: Sequence[bool]
+    """False: the row has no audio yet."""
+    text: Sequence[str]
+
+
+class PrefixStats(msgspec.Struct, frozen=True):
+    """The prefix cache's bytes in use, hits and misses."""
+
+    bytes: int = 0
+    hits: int = 0
+    misses: int = 0
+
+
+class LockstepModel(Protocol):
+    """A model whose sessions are rows of one batch.
+
+    Rows are independent: a row that isn't named in a call doesn't change in any way, and after
+    `reset` it can't be told from a new one.
+    """
+
+    @property
+    def spec(self) -> ModelSpec:
+        """What the model can do."""
+        ...
+
+    def check(self, params: OpenParams) -> None:
+        """Raises engine.api.BadParams for what the model can't take. Cheap: no model work."""
+        ...
+
+    def prefill(self, row: int, params: OpenParams) -> Iterator[None]:
+        """Prepares a fresh row for a session.
+
+        Yields between bounded pieces of work, so that live rows can be stepped in between; the
+        row is live when the iterator ends. May be abandoned: `reset` follows.
+        """
+        ...
+
+    def step(self, rows: Sequence[int], pcm: Pcm) -> StepResult:
+        """Takes one frame of each named row. pcm: [len(rows), frame_size]; rows are distinct."""
+        ...
+
+    def reset(self, rows: Sequence[int]) -> None:
+        """Makes the rows as new."""
+        ...
+
+    def prefix_stats(self) -> PrefixStats:
+        """The prefix cache's use."""
+        ...

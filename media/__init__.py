@@ -1,0 +1,1 @@
+"""Audio and video in time: formats, resampling, framing, clocks."""

@@ -1,0 +1,1 @@
+"""Deploy files, training and benchmark recipes."""

@@ -1,0 +1,1 @@
+"""The aiohttp application: routes, sockets, auth, limits, metrics."""
