@@ -26,7 +26,7 @@ class Checkpoint:
         self._device = torch.device(device)
         try:
             self._file: Any = safe_open(str(path), framework="pt", device="cpu")
-            self._left = set(self._file.keys())
+            self._left = set(self._file.keys())  # type: ignore[no-untyped-call]
         except (OSError, SafetensorError) as error:
             raise CheckpointError(f"{path}: not a readable safetensors file: {error}") from error
         self._names = frozenset(self._left)
