@@ -17,6 +17,8 @@ class ModelSpec(msgspec.Struct, frozen=True, kw_only=True):
     sample_rate: int
     frame_size: int
     startup_frames: int
+    slots: int = 0
+    """Rows the model was built with: what the engine leases. 0 leaves it to the engine's config."""
     voices: tuple[str, ...] = ()
     default_voice: str | None = None
     persona: bool = False
