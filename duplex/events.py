@@ -1,0 +1,110 @@
+"""What a session tells its client, in no protocol's words."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from duplex.errors import SessionError
+from duplex.fence import Fence
+from duplex.settings import Settings, Substitution
+from engine.api import Pcm, Timings
+from media.formats import AudioFormat
+
+ResponseStatus = Literal["in_progress", "completed", "cancelled", "failed", "incomplete"]
+
+
+class Event(msgspec.Struct, frozen=True, kw_only=True):
+    """Base of all events."""
+
+
+class SessionCreated(Event, frozen=True, kw_only=True):
+    """The session exists."""
+
+    settings: Settings
+    substitutions: tuple[Substitution, ...] = ()
+
+
+class SessionUpdated(Event, frozen=True, kw_only=True):
+    """The settings in force; the session has its slot."""
+
+    settings: Settings
+    substitutions: tuple[Substitution, ...] = ()
+
+
+class ResponseCreated(Event, frozen=True, kw_only=True):
+    """The agent begins."""
+
+    response_id: str
+
+
+class OutputAudio(Event, frozen=True, kw_only=True, gc=False):
+    """One frame of the agent."""
+
+    fence: Fence
+    format: AudioFormat
+    pcm: Pcm
+    """[frame_size]"""
+    frame_index: int
+    """Counts the response's frames from 0."""
+    timings: Timings | None = None
+    """How the frame's step went, for clients that ask."""
+
+
+class OutputText(Event, frozen=True, kw_only=True, gc=False):
+    """A piece of what the agent says."""
+
+    fence: Fence
+    text: str
+
+
+class ResponseDone(Event, frozen=True, kw_only=True):
+    """The agent is done."""
+
+    response_id: str
+    status: ResponseStatus
+    transcript: str
+    frames: int
+    """Frames that the response had."""
+
+
+class InputCommitted(Event, frozen=True, kw_only=True):
+    """Answers CommitInput."""
+
+    item_id: str
+    previous_item_id: str | None
+
+
+class InputCleared(Event, frozen=True, kw_only=True):
+    """Answers ClearInput."""
+
+
+class OverlapDecided(Event, frozen=True, kw_only=True):
+    """What was done about both sides speaking."""
+
+    policy: str
+    action: Literal["listen", "barge_in", "drop"]
+    reason: str
+
+
+class HeartbeatAcknowledged(Event, frozen=True, kw_only=True):
+    """Answers Heartbeat."""
+
+
+class Failed(Event, frozen=True, kw_only=True):
+    """Something that the client asked for, or the session itself, failed."""
+
+    error: SessionError
+
+
+class SessionExpired(Event, frozen=True, kw_only=True):
+    """Nothing came from the client for the time that it had set."""
+
+    idle_timeout_s: float
+
+
+class SessionClosed(Event, frozen=True, kw_only=True):
+    """The last event of a session."""
+
+    reason: str

@@ -1,0 +1,208 @@
+"""The runtime: pairs the frames of sessions with the slots of an engine.
+
+Down: a session's frame is handed over with all others of the same turn of the event loop, in one
+batch. Up: each step's outputs are routed to their sessions, where stale ones are dropped by the
+fence. The runtime owns who has which lease; a lease ends exactly once, here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Coroutine
+from typing import Any
+
+from duplex.errors import SessionError, internal_error, resource_exhausted
+from duplex.metrics import Metrics
+from duplex.session import Session
+from duplex.settings import Capabilities, Settings
+from engine.api import (
+    BadParams,
+    Engine,
+    EngineLost,
+    EngineSpec,
+    EngineUnavailable,
+    Frame,
+    Lease,
+    NoFreeSlot,
+    OpenParams,
+    StepOutput,
+)
+from media.clock import Clock, SystemClock
+
+logger = logging.getLogger(__name__)
+
+_IDLE_CHECK_S = 1.0
+
+
+class Runtime:
+    """One engine and the sessions that live on it. All methods belong to one event loop."""
+
+    def __init__(
+        self, engine: Engine, *, clock: Clock | None = None, drain_s: float = 10.0
+    ) -> None:
+        self.engine = engine
+        self.clock: Clock = clock or SystemClock()
+        self.metrics = Metrics()
+        self.sessions: dict[str, Session] = {}
+        self.draining = False
+        self.session_drain_s = drain_s
+        """How long a closing session may wait for the outputs of frames under way."""
+        self._by_lease: dict[int, Session] = {}
+        self._ready: list[Frame] = []
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._pumps: list[asyncio.Task[None]] = []
+        self._ended = asyncio.Event()
+
+    @property
+    def spec(self) -> EngineSpec:
+        """What the engine serves. Raises EngineUnavailable before `start`."""
+        return self.engine.spec
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What sessions here can do."""
+        return Capabilities.of(self.spec)
+
+    @property
+    def not_ready(self) -> str | None:
+        """Why no session can be opened now, or None."""
+        if self.draining:
+            return "draining"
+        if any(pump.done() for pump in self._pumps):
+            return "the runtime has failed"
+        return None if self.engine.ready else "the model engine is not running"
+
+    async def start(self) -> None:
+        """Starts the engine; raises EngineError if it can't."""
+        await self.engine.start()
+        self._pumps = [
+            asyncio.create_task(self._pump(), name="runtime-pump"),
+            asyncio.create_task(self._expire(), name="runtime-expire"),
+        ]
+
+    async def stop(self) -> None:
+        """Ends all sessions and the engine; idempotent."""
+        self.draining = True
+        sessions = list(self.sessions.values())
+        await asyncio.gather(*(session.close("server_shutdown") for session in sessions))
+        for pump in self._pumps:
+            pump.cancel()
+        await asyncio.gather(*self._pumps, return_exceptions=True)
+        await self.engine.stop()
+
+    async def drain(self, timeout_s: float) -> bool:
+        """Refuses new sessions and waits for the live ones; True if all ended in time."""
+        self.draining = True
+        try:
+            async with asyncio.timeout(timeout_s):
+                while self.sessions:
+                    self._ended.clear()
+                    await self._ended.wait()
+        except TimeoutError:
+            return False
+        return True
+
+    def create_session(self, session_id: str, settings: Settings) -> Session:
+        """A new session, without a slot yet. Raises SessionError while draining."""
+        if self.draining:
+            self.metrics.refused["draining"] += 1
+            raise SessionError(
+                "resource_exhausted",
+                "This server is shutting down.",
+                type="server_error",
+                fatal=True,
+            )
+        session = Session(self, session_id, settings)
+        self.sessions[session_id] = session
+        return session
+
+    async def open(self, session: Session, params: OpenParams) -> Lease:
+        """Takes a slot for the session. Raises SessionError with the reason if there is none."""
+        try:
+            lease = await self.engine.open(params)
+        except NoFreeSlot as error:
+            self.metrics.refused["resource_exhausted"] += 1
+            raise resource_exhausted(self.spec.slots) from error
+        except BadParams as error:
+            raise SessionError("invalid_value", str(error), param=error.field) from error
+        except (EngineUnavailable, EngineLost) as error:
+            self.metrics.refused["engine_unavailable"] += 1
+            raise SessionError(
+                "internal_error",
+                "The model isn't running at the moment. Try again in a few seconds.",
+                type="server_error",
+                fatal=True,
+            ) from error
+        self._by_lease[lease.id] = session
+        self.metrics.sessions_opened += 1
+        return lease
+
+    def feed(self, frame: Frame) -> None:
+        """Queues a frame; it leaves with all others of this turn of the event loop."""
+        if not self._ready:
+            asyncio.get_running_loop().call_soon(self._flush)
+        self._ready.append(frame)
+        self.metrics.frames_in += 1
+
+    async def release(self, lease: Lease) -> None:
+        """Gives a lease back; idempotent."""
+        if self._by_lease.pop(lease.id, None) is not None:
+            await self.engine.close(lease)
+
+    def forget(self, session: Session) -> None:
+        """Takes an ended session off the list."""
+        self.sessions.pop(session.id, None)
+        self._ended.set()
+
+    def spawn(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
+        """Runs work that must end even if the task that asked for it is cancelled."""
+        task = asyncio.create_task(work, name=name)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    def _flush(self) -> None:
+        frames, self._ready = self._ready, []
+        self.engine.feed(frames)
+
+    def _route(self, outputs: list[StepOutput]) -> None:
+        if not outputs:
+            return
+        timings = outputs[0].timings
+        self.metrics.step_s.observe(timings.step_s)
+        self.metrics.step_rows.observe(timings.rows)
+        now = self.clock.now()
+        for output in outputs:
+            session = self._by_lease.get(output.lease)
+            if session is None:
+                self.metrics.stale_frames += 1
+            else:
+                try:
+                    session.deliver(output, now)
+                except Exception:
+                    logger.exception("session %s failed at routing", session.id)
+                    session.abort(internal_error(), "internal_error")
+
+    async def _pump(self) -> None:
+        """Routes steps for ever; survives the engine's death, its sessions don't."""
+        while True:
+            try:
+                async for outputs in self.engine.steps():
+                    self._route(outputs)
+                return
+            except EngineLost as error:
+                self.metrics.engine_losses += 1
+                lost = list(self._by_lease.values())
+                logger.error("the engine died (%s); %d sessions end", error, len(lost))
+                self._by_lease.clear()
+                self._ready.clear()
+                for session in lost:
+                    session.abort(internal_error(), "internal_error")
+
+    async def _expire(self) -> None:
+        while True:
+            await self.clock.sleep_until(self.clock.now() + _IDLE_CHECK_S)
+            now = self.clock.now()
+            for session in list(self.sessions.values()):
+                session.expire_if_idle(now)

@@ -1,0 +1,80 @@
+"""Writes the settings in force as the wire's session object."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from duplex.settings import Capabilities, Settings, Substitution
+from duplex.wire.session_reader import output_rate
+from engine.api import EngineSpec
+from media.formats import AudioFormat
+
+MIME = {
+    AudioFormat.PCM16: "audio/pcm",
+    AudioFormat.PCM_F32LE: "audio/pcm_f32le",
+    AudioFormat.G711_ULAW: "audio/pcmu",
+    AudioFormat.G711_ALAW: "audio/pcma",
+    AudioFormat.WAV: "audio/wav",
+}
+"""Names of formats in GA session objects; those of OpenAI's are pcm, pcmu and pcma."""
+
+Dialect = Literal["ga", "beta"]
+
+
+def write_session(
+    session_id: str,
+    settings: Settings,
+    substitutions: tuple[Substitution, ...],
+    spec: EngineSpec,
+    capabilities: Capabilities,
+    *,
+    dialect: Dialect,
+) -> dict[str, Any]:
+    """The session object with what is in force, in the dialect's shape."""
+    voice = settings.voice or spec.default_voice
+    common: dict[str, Any] = {
+        "id": session_id,
+        "session_id": session_id,
+        "object": "realtime.session",
+        "model": spec.model,
+        "instructions": settings.persona or "",
+        "tools": [],
+        "tool_choice": "none",
+        "overlap_policy": settings.overlap_policy,
+        "playback_commit_policy": settings.playback_commit_policy,
+        "input_clock": settings.input_clock,
+        "capabilities": capabilities,
+        "substitutions": substitutions,
+    }
+    if settings.idle_timeout_s is not None:
+        common["idle_timeout_s"] = settings.idle_timeout_s
+    if dialect == "beta":
+        return common | {
+            "modalities": ["text"] if settings.output_text_only else ["audio", "text"],
+            "voice": voice,
+            "input_audio_format": settings.input_format.value,
+            "output_audio_format": settings.output_format.value,
+            "sample_rate_hz": settings.input_rate,
+            "turn_detection": None,
+            "input_audio_transcription": None,
+            "max_response_output_tokens": "inf",
+        }
+    output: dict[str, Any] = {"format": _format_object(settings.output_format, spec)}
+    if voice is not None:
+        output["voice"] = voice
+    return common | {
+        "type": "realtime",
+        "output_modalities": ["text"] if settings.output_text_only else ["audio"],
+        "audio": {
+            "input": {
+                "format": {"type": MIME[settings.input_format], "rate": settings.input_rate},
+                "turn_detection": None,
+            },
+            "output": output,
+        },
+        "max_output_tokens": "inf",
+    }
+
+
+def _format_object(audio_format: AudioFormat, spec: EngineSpec) -> dict[str, Any]:
+    return {"type": MIME[audio_format], "rate": output_rate(audio_format, spec)}
