@@ -138,6 +138,8 @@ class StepOutput(msgspec.Struct, frozen=True, gc=False):
     wait_s: float
     """From arrival in the engine to the start of the step."""
     timings: Timings
+    error: str = ""
+    """Why the engine ended the lease with this frame; then it is the lease's last output."""
 
 
 class EngineStats(msgspec.Struct, frozen=True, kw_only=True):

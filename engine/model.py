@@ -35,7 +35,7 @@ class StepResult(msgspec.Struct, frozen=True):
     """A step's output, a row for each row that was stepped, in the same order."""
 
     pcm: Pcm
-    """[rows, frame_size]"""
+    """[rows, frame_size], not touched by the model again."""
     heard: Sequence[bool]
     """False: the row has no audio yet."""
     text: Sequence[str]

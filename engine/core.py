@@ -1,0 +1,259 @@
+"""The engine proper: admission, prefill and the stepping of ready rows, for one thread."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+
+import msgspec
+import numpy as np
+
+from engine.api import (
+    EngineError,
+    EngineSpec,
+    EngineStats,
+    Frame,
+    Lease,
+    OpenParams,
+    Pcm,
+    StepOutput,
+    Timings,
+)
+from engine.model import LockstepModel
+from engine.slots import SlotState, SlotTable
+
+
+class PrefillFailed(msgspec.Struct, frozen=True):
+    """A model's prefill raised: that open has failed, and nothing else."""
+
+    lease: int
+    error: Exception
+
+
+class _Session:
+    """A live lease and its frames that wait for a step."""
+
+    __slots__ = ("frames", "lease", "slot")
+
+    def __init__(self, lease: int, slot: int) -> None:
+        self.lease = lease
+        self.slot = slot
+        self.frames: deque[tuple[Frame, float]] = deque()
+
+
+class EngineCore:
+    """A lockstep model with its slots, synchronous and single-threaded.
+
+    The owner calls, for ever: `open`, `close` and `feed` with what has come in; `step`, which
+    takes one frame of every row that has one; `advance`, which does one bounded piece of anything
+    else. So a ready row waits for one such piece at most. While `busy` is False there is nothing
+    to call for.
+
+    An exception of the model's `step` or `reset` leaves rows in an unknown state: the engine has
+    failed, and the owner must drop it.
+    """
+
+    def __init__(
+        self,
+        model: LockstepModel,
+        slots: int | None = None,
+        *,
+        max_in_flight: int = 25,
+        step_mode: str = "ready",
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`slots` None leases all rows of the model. `clock` gives monotonic seconds."""
+        known = model.spec
+        slots = known.slots if slots is None else slots
+        if not 1 <= slots <= (known.slots or slots):
+            raise ValueError(f"slots must be 1 to the model's {known.slots} rows, not {slots}")
+        if max_in_flight < 1:
+            raise ValueError(f"max_in_flight must be at least 1, not {max_in_flight}")
+        # `video` stays False: a lockstep step takes sound only.
+        self.spec = EngineSpec(
+            model=known.name,
+            sample_rate=known.sample_rate,
+            frame_size=known.frame_size,
+            slots=slots,
+            startup_frames=known.startup_frames,
+            max_in_flight=max_in_flight,
+            voices=known.voices,
+            default_voice=known.default_voice,
+            persona=known.persona,
+            voice_audio=known.voice_audio,
+            text=known.text,
+            sampling=known.sampling,
+            device=known.device,
+            step_mode=step_mode,
+            weight_bytes=known.weight_bytes,
+            slot_bytes=known.slot_bytes,
+        )
+        self._model = model
+        self._clock = clock
+        self._table = SlotTable(slots)
+        self._sessions: dict[int, _Session] = {}
+        self._ready: dict[int, _Session] = {}
+        self._prefills: deque[tuple[Lease, Iterator[None]]] = deque()
+        self._ended: list[int] = []
+        self._failures: list[StepOutput] = []
+        self._steps = 0
+        self._frames = 0
+        self._stale = 0
+
+    @property
+    def busy(self) -> bool:
+        """True while `step` or `advance` has something to do."""
+        return bool(self._ready or self._failures or self._ended or self._prefills)
+
+    def open(self, lease: int, params: OpenParams) -> Lease:
+        """Leases a slot under the owner's id, which must be above all earlier ones.
+
+        The slot's prefill begins; `advance` tells when it is live. Raises NoFreeSlot or BadParams.
+        """
+        self._model.check(params)
+        if not self._table.count(SlotState.FREE):
+            self._recycle()
+        opened = Lease(id=lease, slot=self._table.take(lease))
+        self._prefills.append((opened, self._prefill(opened.slot, params)))
+        return opened
+
+    def close(self, lease: int) -> None:
+        """Ends a lease, live or prefilling; its waiting frames are dropped. Idempotent."""
+        if not self._table.holds(lease):
+            return
+        self._ended.append(self._table.end(lease))
+        self._ready.pop(lease, None)
+        if self._sessions.pop(lease, None) is None:
+            self._prefills = deque(item for item in self._prefills if item[0].id != lease)
+
+    def feed(self, frames: Sequence[Frame], arrived: float | None = None) -> None:
+        """Queues frames for the next steps. `arrived`: on the engine's clock; None is now.
+
+        Frames of a lease that isn't live are counted and dropped. A frame beyond `max_in_flight`
+        waiting ones ends its lease: the next `step` says so in that lease's last output.
+        """
+        now = self._clock() if arrived is None else arrived
+        limit = self.spec.max_in_flight
+        for frame in frames:
+            session = self._sessions.get(frame.lease)
+            if session is None:
+                self._stale += 1
+                continue
+            if len(session.frames) == limit:
+                self._fail(frame, f"more than {limit} frames in flight")
+                continue
+            session.frames.append((frame, now))
+            self._ready[frame.lease] = session
+
+    def step(self) -> list[StepOutput]:
+        """Steps the oldest frame of every row that has one; nothing if none has.
+
+        Returns an output for each, and then one for each lease that failed since the last step.
+        """
+        failures, self._failures = self._failures, []
+        if not self._ready:
+            return failures
+        batch = sorted(self._ready.values(), key=lambda session: session.slot)
+        taken = [session.frames[0] for session in batch]
+        pcm = np.concatenate([frame.pcm for frame, _ in taken]).reshape(len(batch), -1)
+        start = self._clock()
+        result = self._model.step([session.slot for session in batch], pcm)
+        timings = Timings(step_s=self._clock() - start, rows=len(batch))
+        outputs: list[StepOutput] = []
+        rows = zip(batch, taken, result.pcm, result.heard, result.text, strict=True)
+        for session, (frame, arrived), sound, heard, text in rows:
+            session.frames.popleft()
+            if not session.frames:
+                del self._ready[session.lease]
+            outputs.append(
+                StepOutput(
+                    frame.lease,
+                    frame.epoch,
+                    frame.index,
+                    sound if heard else None,
+                    text,
+                    start - arrived,
+                    timings,
+                )
+            )
+        self._steps += 1
+        self._frames += len(batch)
+        return outputs + failures
+
+    def advance(self) -> Lease | PrefillFailed | None:
+        """Makes ended rows as new, or does one piece of one prefill; prefills take turns.
+
+        Returns a lease that has just become live, or why one couldn't.
+        """
+        if self._ended:
+            self._recycle()
+            return None
+        if not self._prefills:
+            return None
+        lease, pieces = self._prefills.popleft()
+        try:
+            next(pieces)
+        except StopIteration:
+            self._table.go_live(lease.id)
+            self._sessions[lease.id] = _Session(lease.id, lease.slot)
+            return lease
+        except Exception as error:
+            self._ended.append(self._table.end(lease.id))
+            return PrefillFailed(lease.id, error)
+        self._prefills.append((lease, pieces))
+        return None
+
+    def stats(self) -> EngineStats:
+        """Gauges and counters, counted now."""
+        prefix = self._model.prefix_stats()
+        return EngineStats(
+            slots=len(self._table),
+            free=self._table.count(SlotState.FREE),
+            prefill=self._table.count(SlotState.PREFILL),
+            live=self._table.count(SlotState.LIVE),
+            draining=self._table.count(SlotState.DRAINING),
+            queued_frames=sum(len(session.frames) for session in self._ready.values()),
+            steps=self._steps,
+            frames=self._frames,
+            stale_frames=self._stale,
+            restarts=0,
+            prefix_cache_bytes=prefix.bytes,
+            prefix_cache_hits=prefix.hits,
+            prefix_cache_misses=prefix.misses,
+        )
+
+    def _prefill(self, row: int, params: OpenParams) -> Iterator[None]:
+        # A generator of our own: the model's first piece, too, runs in `advance`.
+        yield from self._model.prefill(row, params)
+
+    def _recycle(self) -> None:
+        if self._ended:
+            self._model.reset(self._ended)
+            for slot in self._ended:
+                self._table.recycle(slot)
+            self._ended = []
+
+    def _fail(self, frame: Frame, reason: str) -> None:
+        self.close(frame.lease)
+        self._failures.append(
+            StepOutput(
+                frame.lease, frame.epoch, frame.index, None, "", 0.0, Timings(0.0, 0), reason
+            )
+        )
+
+
+def check_frames(frames: Sequence[Frame], spec: EngineSpec) -> None:
+    """Raises EngineError, naming lease, frame and field, for a frame that the engine can't take."""
+    shape = (spec.frame_size,)
+    for frame in frames:
+        pcm: Pcm = frame.pcm
+        if pcm.shape != shape or pcm.dtype != np.float32:
+            raise EngineError(
+                f"lease {frame.lease}, frame {frame.index}: pcm is {pcm.dtype} "
+                f"{list(pcm.shape)}, expected float32 {list(shape)}"
+            )
+        if frame.video and not spec.video:
+            raise EngineError(
+                f"lease {frame.lease}, frame {frame.index}: video given to a model without it"
+            )
