@@ -1,0 +1,259 @@
+"""The server's configuration: command line, environment, YAML file and defaults, in that order."""
+
+from __future__ import annotations
+
+import difflib
+import ipaddress
+import os
+import re
+from collections.abc import Callable, Hashable, Mapping
+from pathlib import Path
+from typing import Annotated, Literal
+
+import yaml
+from pydantic import (
+    BaseModel,
+    ByteSize,
+    ConfigDict,
+    Field,
+    SecretStr,
+    ValidationError,
+    field_validator,
+)
+
+from engine.api import EngineConfig
+
+DEFAULT_MODEL = "echo"
+DEFAULT_PORT = 8091
+ENV_PREFIX = "DUPLEX_"
+CONFIG_FILE_ENV = "DUPLEX_CONFIG"
+
+_ORIGIN = re.compile(r"https?://(\[[0-9a-f:.]+\]|[a-z0-9.-]+)(:\d{1,5})?")
+_KEY = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]{8,256}")
+_LISTS = ("api_keys", "allowed_origins")
+_OPTIONS = {"model": "MODEL", "api_keys": "--api-key", "allowed_origins": "--allow-origin"}
+
+Seconds = Annotated[float, Field(gt=0, le=86_400)]
+
+
+class ConfigError(Exception):
+    """A configuration that can't be served. The message names each field and where it is set."""
+
+
+class ServeConfig(BaseModel):
+    """Everything `duplex serve` can be told. The fields' names are those of the YAML file."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
+
+    model: str = Field(DEFAULT_MODEL, min_length=1)
+    """A model's name, a model directory or a Hugging Face repository id."""
+    max_sessions: int | None = Field(None, ge=1, le=4096)
+    """Slots: conversations at a time. None: the model's default."""
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    step_mode: Literal["ready", "fixed"] = "ready"
+    """"fixed": a session's output is bit-identical whoever shares the batch."""
+    threads: int | None = Field(None, ge=1, le=1024)
+    """The engine's CPU threads. None: its own choice."""
+    delay_frames: int = Field(0, ge=0, le=1000)
+    """`echo` only: imitates a model's start-up delay."""
+    voices_dir: Path | None = None
+    """A directory of voices beside the model's own."""
+    prefix_cache_bytes: ByteSize = ByteSize(1 << 30)
+    """Memory for prefilled prompts, kept for the next caller with the same voice and persona."""
+
+    host: str = Field("127.0.0.1", min_length=1)
+    """Address to listen on. Beyond loopback an API key is required."""
+    port: int = Field(DEFAULT_PORT, ge=0, le=65_535)
+    """0 takes a free one."""
+    api_keys: tuple[SecretStr, ...] = ()
+    api_key_file: Path | None = None
+    """A file of more API keys, one a line; lines that begin with `#` are comments."""
+    allowed_origins: tuple[str, ...] = ()
+    """Browser origins that may connect, besides loopback ones on the server's own port."""
+
+    max_message_bytes: ByteSize = Field(ByteSize(4 << 20), ge=1024, le=1 << 30)
+    """A larger WebSocket message closes its connection with 1009."""
+    message_rate: float = Field(2000, ge=10)
+    """Messages a second of one connection. Above it, reading from that connection pauses."""
+    control_rate: float = Field(50, ge=1)
+    """Messages a second that aren't audio. More are refused with `rate_limit_exceeded`."""
+    max_connections: int = Field(1024, ge=1)
+    """WebSocket connections in all."""
+    max_connections_per_client: int = Field(256, ge=1)
+    """WebSocket connections of one API key or, without keys, of one address."""
+
+    handshake_timeout_s: Seconds = 10.0
+    """From a TCP connection to its whole HTTP request; also for idle HTTP connections."""
+    heartbeat_s: Seconds = 20.0
+    """A connection silent for this long is pinged; without an answer in half of it, it's over."""
+    write_timeout_s: Seconds = 10.0
+    """A connection that takes nothing for this long, while something waits for it, is over."""
+    idle_timeout_s: Seconds = 300.0
+    """A session without any event from its client for this long ends, unless it asks for less."""
+    drain_s: float = Field(30.0, ge=0, le=86_400)
+    """How long live sessions may go on after SIGTERM."""
+
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+
+    @field_validator("api_keys")
+    @classmethod
+    def _keys_fit_a_header(cls, keys: tuple[SecretStr, ...]) -> tuple[SecretStr, ...]:
+        for key in keys:
+            if not _KEY.fullmatch(key.get_secret_value()):
+                raise ValueError(
+                    "an API key has 8 to 256 characters, each a letter, a digit or one of "
+                    "!#$%&'*+-.^_`|~ (what fits a WebSocket subprotocol)"
+                )
+        return keys
+
+    @field_validator("allowed_origins")
+    @classmethod
+    def _origins_are_origins(cls, origins: tuple[str, ...]) -> tuple[str, ...]:
+        lowered = tuple(origin.lower().rstrip("/") for origin in origins)
+        for origin in lowered:
+            if not _ORIGIN.fullmatch(origin):
+                raise ValueError(f"{origin!r} is no origin, such as https://voice.example.com:8443")
+        return lowered
+
+    @property
+    def exposed(self) -> bool:
+        """Whether other machines can reach the server."""
+        if self.host == "localhost":
+            return False
+        try:
+            return not ipaddress.ip_address(self.host).is_loopback
+        except ValueError:
+            return True
+
+    def engine(self) -> EngineConfig:
+        """The part that the engine's process is told."""
+        return EngineConfig(
+            model=self.model,
+            slots=self.max_sessions,
+            device=self.device,
+            step_mode=self.step_mode,
+            threads=self.threads,
+            prefix_cache_bytes=int(self.prefix_cache_bytes),
+            voices_dir=None if self.voices_dir is None else str(self.voices_dir),
+            delay_frames=self.delay_frames,
+        )
+
+
+def load_config(
+    options: Mapping[str, object],
+    *,
+    file: Path | None = None,
+    environ: Mapping[str, str] | None = None,
+) -> ServeConfig:
+    """Puts a configuration together: `options` (the command line's) before environment variables
+    DUPLEX_* before the YAML file (`file`, or what DUPLEX_CONFIG names) before the defaults.
+
+    Raises ConfigError, which names every field at fault and the place that set it.
+    """
+    environ = os.environ if environ is None else environ
+    if file is None and environ.get(CONFIG_FILE_ENV):
+        file = Path(environ[CONFIG_FILE_ENV])
+    values: dict[str, object] = {}
+    places: dict[str, str] = {}
+    if file is not None:
+        _add(values, places, _read_file(file), lambda field: f"{file}: {field}")
+    _add(values, places, _read_environ(environ), lambda field: ENV_PREFIX + field.upper())
+    for field, value in options.items():
+        values[field] = value
+        places[field] = _OPTIONS.get(field, "--" + field.replace("_", "-"))
+    try:
+        config = ServeConfig.model_validate(values)
+        if config.api_key_file is not None:
+            keys = (*config.api_keys, *_read_keys(config.api_key_file))
+            config = ServeConfig.model_validate(values | {"api_keys": keys})
+    except ValidationError as error:
+        raise ConfigError("\n".join(_describe(error, places))) from None
+    if config.exposed and not config.api_keys:
+        raise ConfigError(
+            f"{places.get('host', 'host')}: {config.host} can be reached from other machines, and "
+            "no API key is set. Set one (--api-key KEY, DUPLEX_API_KEYS or api_key_file), or "
+            "listen on 127.0.0.1."
+        )
+    return config
+
+
+def unknown_name(name: str, known: list[str]) -> str:
+    """Says that `name` is unknown, and which known one was probably meant."""
+    near = difflib.get_close_matches(name.lower().replace("-", "_"), known, n=1)
+    return "unknown setting" + (f"; did you mean {near[0]}?" if near else "")
+
+
+def _add(
+    values: dict[str, object],
+    places: dict[str, str],
+    more: Mapping[str, object],
+    place: Callable[[str], str],
+) -> None:
+    values.update(more)
+    places.update({field: place(field) for field in more})
+
+
+def _read_environ(environ: Mapping[str, str]) -> dict[str, object]:
+    """The DUPLEX_* variables as fields; empty ones count as not set, lists split at commas."""
+    found: dict[str, object] = {}
+    for variable, text in environ.items():
+        if not variable.startswith(ENV_PREFIX) or variable == CONFIG_FILE_ENV or not text:
+            continue
+        field = variable.removeprefix(ENV_PREFIX).lower()
+        listed = [part.strip() for part in text.split(",") if part.strip()]
+        found[field] = listed if field in _LISTS else text
+    return found
+
+
+def _read_file(path: Path) -> dict[str, object]:
+    try:
+        content = yaml.load(path.read_text("utf-8"), Loader=_UniqueKeys)
+    except OSError as error:
+        raise ConfigError(f"{path}: can't be read: {error.strerror}") from error
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: not valid YAML: {error}") from error
+    if content is None:
+        return {}
+    if not isinstance(content, dict):
+        raise ConfigError(f"{path}: expected settings as `name: value` lines")
+    return {str(name): value for name, value in content.items()}
+
+
+def _read_keys(path: Path) -> list[str]:
+    try:
+        lines = path.read_text("utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"api_key_file: {path} can't be read: {error}") from error
+    keys = [key for line in lines if (key := line.strip()) and not key.startswith("#")]
+    if not keys:
+        raise ConfigError(f"api_key_file: {path} holds no key")
+    return keys
+
+
+def _describe(error: ValidationError, places: Mapping[str, str]) -> list[str]:
+    known = list(ServeConfig.model_fields)
+    lines = []
+    for found in error.errors(include_url=False, include_input=False):
+        field = str(found["loc"][0])
+        text = found["msg"].removeprefix("Value error, ")
+        if found["type"] == "extra_forbidden":
+            text = unknown_name(field, known)
+        lines.append(f"{places.get(field, field)}: {text}")
+    return lines
+
+
+class _UniqueKeys(yaml.SafeLoader):
+    """YAML, except that a name given twice is an error."""
+
+    def construct_mapping(
+        self, node: yaml.MappingNode, deep: bool = False
+    ) -> dict[Hashable, object]:
+        seen: set[object] = set()
+        for key_node, _ in node.value:
+            key = self.construct_object(key_node, deep=True)
+            if key in seen:
+                raise yaml.constructor.ConstructorError(
+                    None, None, f"{key!r} is set twice", key_node.start_mark
+                )
+            seen.add(key)
+        return super().construct_mapping(node, deep)

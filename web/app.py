@@ -1,0 +1,66 @@
+"""The aiohttp application: which route goes where, and what every request passes on its way."""
+
+from __future__ import annotations
+
+from importlib import resources
+
+from aiohttp import web
+from aiohttp.typedefs import Handler
+
+from duplex.config import ServeConfig
+from duplex.runtime import Runtime
+from engine.api import EngineUnavailable
+from web.context import CLIENT, CONTEXT, Context
+from web.errors import ApiError, shape_errors
+from web.operators import health, metrics, models, ready
+from web.realtime import duplex_socket, realtime_socket
+
+_OPEN = frozenset(("/", "/health", "/ready"))
+"""Paths that need no key: the page, and what load balancers ask."""
+
+
+def build_app(config: ServeConfig, runtime: Runtime) -> web.Application:
+    """The application over `runtime`, which its owner starts and stops."""
+    app = web.Application(middlewares=[shape_errors, guard])
+    app[CONTEXT] = Context.of(config, runtime)
+    app.add_routes(
+        [
+            web.get("/", page),
+            web.get("/health", health),
+            web.get("/ready", ready),
+            web.get("/metrics", metrics),
+            web.get("/v1/models", models),
+            web.get("/v1/realtime", realtime_socket, allow_head=False),
+            web.get("/v1/duplex", duplex_socket, allow_head=False),
+        ]
+    )
+    return app
+
+
+@web.middleware
+async def guard(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Lets in who has a key and comes from an allowed page; counts who is turned away."""
+    context = request.app[CONTEXT]
+    try:
+        if request.path not in _OPEN:
+            context.origins.check(request)
+            request[CLIENT] = context.keys.client(request)
+        return await handler(request)
+    except ApiError as error:
+        context.counters.refused[error.detail.code] += 1
+        raise
+    except EngineUnavailable as error:
+        context.counters.refused["engine_unavailable"] += 1
+        raise ApiError(
+            503,
+            "engine_unavailable",
+            "The model is still loading.",
+            type="server_error",
+            headers={"Retry-After": "2"},
+        ) from error
+
+
+async def page(_: web.Request) -> web.Response:
+    """`GET /`: what runs here, for a person who opens the address."""
+    content = resources.files("web").joinpath("static/index.html").read_bytes()
+    return web.Response(body=content, content_type="text/html", charset="utf-8")

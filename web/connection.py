@@ -1,0 +1,198 @@
+"""One WebSocket and its session: a task that reads, a task that writes, and the end they share.
+
+The reader parses messages and hands commands to the session one by one; while the session has no
+room it does not read, and TCP passes that on to the client. The writer takes events from the
+session's outbox and drops nothing itself. Whichever ends first ends the other.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from typing import Literal, Protocol
+
+from aiohttp import ClientConnectionError, WSCloseCode, WSMsgType, web
+
+from duplex.commands import AckEvent, AppendAudio, Command
+from duplex.errors import SessionError, internal_error
+from duplex.events import Event, SessionClosed
+from duplex.session import Session
+from duplex.wire.realtime import close_code
+from web.context import Context
+from web.limits import TokenBucket, WriteDeadline
+
+logger = logging.getLogger(__name__)
+
+Socket = web.WebSocketResponse[Literal[False]]
+"""A WebSocket whose text arrives as bytes."""
+
+CLOSE_S = 2.0
+"""How long a client may take to answer a close."""
+
+_RATE_BURST_S = 0.1
+_CONTROL_BURST_S = 2.0
+_FORGIVEN = 100
+"""So many messages may be refused for their rate, and one more a second; then it is abuse."""
+
+
+class Wire(Protocol):
+    """A wire protocol: messages to commands, events to messages."""
+
+    def parse(self, data: bytes) -> Command:
+        """What a message asks for. Raises SessionError."""
+        ...
+
+    def render(self, event: Event) -> Sequence[bytes]:
+        """The messages that tell of an event."""
+        ...
+
+
+class Connection:
+    """Carries one session over one WebSocket until either ends.
+
+    With `autostart` the session is announced at once, else by the client's first command.
+    """
+
+    def __init__(
+        self,
+        context: Context,
+        socket: Socket,
+        transport: asyncio.Transport,
+        session: Session,
+        wire: Wire,
+        *,
+        autostart: bool,
+    ) -> None:
+        self._counters = context.counters
+        self._metrics = context.runtime.metrics
+        self._clock = context.runtime.clock
+        self._socket = socket
+        self._transport = transport
+        self._session = session
+        self._wire = wire
+        self._started = autostart
+        self._close_code: int | None = None
+        config, now = context.config, self._clock.now()
+        self._rate = TokenBucket(config.message_rate, config.message_rate * _RATE_BURST_S, now)
+        self._control = TokenBucket(
+            config.control_rate, config.control_rate * _CONTROL_BURST_S, now
+        )
+        self._forgiven = TokenBucket(1.0, _FORGIVEN, now)
+        self._deadline = WriteDeadline(config.write_timeout_s, self._stalled)
+
+    async def run(self) -> None:
+        """Returns when the session is over and the socket is closed."""
+        session = self._session
+        if self._started:
+            session.start()
+        reader = asyncio.create_task(self._read(), name=f"read-{session.id}")
+        writer = asyncio.create_task(self._write(), name=f"write-{session.id}")
+        broken = asyncio.create_task(session.broken.wait(), name=f"broken-{session.id}")
+        try:
+            await asyncio.wait({reader, writer, broken}, return_when=asyncio.FIRST_COMPLETED)
+            if broken.done():
+                self._transport.abort()
+            reader.cancel()
+            await asyncio.wait({reader})
+            self._blame(reader)
+            await session.close("disconnected")
+            await asyncio.wait({writer})
+            self._blame(writer)
+            await self._close()
+        finally:
+            for task in (reader, writer, broken):
+                task.cancel()
+            self._deadline.cancel()
+            await asyncio.gather(reader, writer, broken, return_exceptions=True)
+            await session.close("disconnected")
+
+    async def _read(self) -> None:
+        """Carries out the client's messages until it leaves."""
+        receive, counters, clock = self._socket.receive, self._counters, self._clock
+        while True:
+            message = await receive()
+            if message.type is not WSMsgType.TEXT and message.type is not WSMsgType.BINARY:
+                return
+            counters.messages_in += 1
+            counters.bytes_in += len(message.data)
+            now = clock.now()
+            pause = self._rate.take_later(now)
+            if pause > 0:
+                counters.paused_reads += 1
+                await clock.sleep_until(now + pause)
+            if not await self._carry_out(message.data, binary=message.type is WSMsgType.BINARY):
+                return
+
+    async def _carry_out(self, data: bytes, *, binary: bool) -> bool:
+        """Carries out one message; False if the client has gone too far."""
+        session = self._session
+        try:
+            if binary:
+                raise SessionError("invalid_json", "Messages are JSON in text frames, not binary.")
+            command = self._wire.parse(data)
+        except SessionError as error:
+            if not self._control.take(self._clock.now()):
+                return self._refuse(error.event_id)
+            session.fail(error)
+            return True
+        unlimited = type(command) is AppendAudio or type(command) is AckEvent
+        if not unlimited and not self._control.take(self._clock.now()):
+            return self._refuse(command.event_id)
+        if not self._started:
+            self._started = True
+            session.start()
+        await session.handle(command)
+        return True
+
+    def _refuse(self, event_id: str | None) -> bool:
+        """Refuses a message for its rate; False once that has been said too often."""
+        error = SessionError(
+            "rate_limit_exceeded",
+            "Too many messages a second that aren't audio. This one was not carried out.",
+            event_id=event_id,
+            type="rate_limit_error",
+        )
+        if self._forgiven.take(self._clock.now()):
+            self._session.fail(error)
+            return True
+        self._close_code = WSCloseCode.POLICY_VIOLATION
+        self._session.abort(error, "rate_limit")
+        return False
+
+    async def _write(self) -> None:
+        """Sends the session's events until there are no more, or nobody to take them."""
+        get, render, send = self._session.outbox.get, self._wire.render, self._socket.send_frame
+        counters, deadline = self._counters, self._deadline
+        try:
+            while (event := await get()) is not None:
+                for message in render(event):
+                    deadline.begin()
+                    await send(message, WSMsgType.TEXT)
+                    counters.messages_out += 1
+                    counters.bytes_out += len(message)
+                deadline.end()
+                if type(event) is SessionClosed and self._close_code is None:
+                    self._close_code = close_code(event.reason)
+        except (ClientConnectionError, ConnectionError):
+            return  # the client is gone, and the reader's end says the rest
+
+    def _blame(self, task: asyncio.Task[None]) -> None:
+        """A failure of our own ends the session, is logged, and is told without its details."""
+        if not task.cancelled() and (error := task.exception()) is not None:
+            logger.error("session %s: %s failed", self._session.id, task.get_name(), exc_info=error)
+            self._session.abort(internal_error(), "internal_error")
+
+    def _stalled(self) -> None:
+        self._counters.stalled_writes += 1
+        self._transport.abort()
+
+    async def _close(self) -> None:
+        """Closes the socket politely, or at once if the client doesn't take part in it."""
+        try:
+            async with asyncio.timeout(CLOSE_S):
+                await self._socket.close(code=self._close_code or WSCloseCode.OK)
+        except TimeoutError:
+            self._transport.abort()
+        if self._socket.close_code == WSCloseCode.ABNORMAL_CLOSURE:
+            self._transport.abort()

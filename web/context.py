@@ -1,0 +1,62 @@
+"""What all handlers of one server share."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+
+from aiohttp import web
+
+from duplex.config import ServeConfig
+from duplex.runtime import Runtime
+from web.auth import Keys, Origins
+from web.limits import ConnectionLimit
+
+
+@dataclass(slots=True)
+class WebCounters:
+    """What the sockets count; sessions and engine count their own."""
+
+    messages_in: int = 0
+    messages_out: int = 0
+    bytes_in: int = 0
+    bytes_out: int = 0
+    paused_reads: int = 0
+    """Times that reading paused because messages came too fast."""
+    stalled_writes: int = 0
+    """Connections ended because they took nothing for the write timeout."""
+    refused: Counter[str] = field(default_factory=Counter)
+    """Requests refused before they reached a session, by error code."""
+
+
+@dataclass(slots=True)
+class Context:
+    """The parts that handlers use, in one place."""
+
+    config: ServeConfig
+    runtime: Runtime
+    keys: Keys
+    origins: Origins
+    connections: ConnectionLimit
+    counters: WebCounters = field(default_factory=WebCounters)
+    started_at: float = field(default_factory=time.monotonic)
+    """Monotonic seconds."""
+    created: int = field(default_factory=lambda: int(time.time()))
+    """Unix time of the start: when the served model came up."""
+
+    @classmethod
+    def of(cls, config: ServeConfig, runtime: Runtime) -> Context:
+        """The context that `config` describes."""
+        return cls(
+            config=config,
+            runtime=runtime,
+            keys=Keys(key.get_secret_value() for key in config.api_keys),
+            origins=Origins(config.allowed_origins),
+            connections=ConnectionLimit(config.max_connections, config.max_connections_per_client),
+        )
+
+
+CONTEXT = web.AppKey("context", Context)
+CLIENT = web.RequestKey("client", str)
+"""Who sent a request: the digest of its key or, where no keys are set, its address."""

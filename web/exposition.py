@@ -1,0 +1,153 @@
+"""The metrics as Prometheus text. Nothing is kept twice: each scrape reads the values where they
+live (the engine's own gauges, the runtime's counters, the sockets' counters).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, ProcessCollector
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+)
+from prometheus_client.exposition import generate_latest
+from prometheus_client.registry import Collector
+
+from duplex.metrics import Histogram, Metrics
+from duplex.version import VERSION
+from engine.api import EngineStats
+from web.context import Context
+
+CONTENT_TYPE = CONTENT_TYPE_LATEST
+
+
+def exposition(context: Context, engine: EngineStats | None) -> bytes:
+    """The text of one scrape. Without an answer of the engine its metrics are absent."""
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(_Families(_collect(context, engine)))
+    ProcessCollector(registry=registry)
+    return generate_latest(registry)
+
+
+class _Families(Collector):
+    def __init__(self, families: Iterator[Metric]) -> None:
+        self._families = families
+
+    def collect(self) -> Iterator[Metric]:
+        return self._families
+
+
+def _collect(context: Context, engine: EngineStats | None) -> Iterator[Metric]:
+    yield _labelled(GaugeMetricFamily, "build", "This server's version.", "version", {VERSION: 1})
+    yield _gauge("ready", "1 while sessions can be opened.", context.runtime.not_ready is None)
+    if engine is not None:
+        yield from _engine(engine)
+    yield from _runtime(context.runtime.metrics)
+    yield from _sessions(context)
+    yield from _sockets(context)
+
+
+def _engine(stats: EngineStats) -> Iterator[Metric]:
+    yield _gauge("slots_max", "Slots: conversations at a time.", stats.slots)
+    yield _gauge("slots_used", "Slots that are not free.", stats.slots - stats.free)
+    states = {"prefill": stats.prefill, "live": stats.live, "draining": stats.draining}
+    yield _labelled(GaugeMetricFamily, "slots", "Slots by state.", "state", states)
+    yield _gauge("engine_queued_frames", "Frames that wait for a step.", stats.queued_frames)
+    yield _counter("engine_steps", "Steps of the model.", stats.steps)
+    yield _counter("engine_frames", "Frames stepped.", stats.frames)
+    yield _counter("engine_stale_frames", "Frames of leases that had ended.", stats.stale_frames)
+    yield _counter("engine_restarts", "Times the engine was started again.", stats.restarts)
+    yield _gauge("prefix_cache_bytes", "Prefilled prompts kept.", stats.prefix_cache_bytes)
+    results = {"hit": stats.prefix_cache_hits, "miss": stats.prefix_cache_misses}
+    yield _labelled(
+        CounterMetricFamily, "prefix_cache_lookups", "Prompts looked up.", "result", results
+    )
+
+
+def _runtime(metrics: Metrics) -> Iterator[Metric]:
+    yield _counter("frames_in", "Frames fed to the engine.", metrics.frames_in)
+    yield _counter("frames_out", "Frames of audio routed to sessions.", metrics.frames_out)
+    yield _counter("frames_late", "Outputs later than a frame lasts.", metrics.late_frames)
+    yield _counter("frames_concealed", "Input frames made up.", metrics.concealed_frames)
+    yield _counter("frames_dropped", "Output frames slow readers lost.", metrics.dropped_frames)
+    yield _counter("frames_stale", "Outputs dropped by the fence.", metrics.stale_frames)
+    yield _counter("frames_flushed", "Output frames interrupted.", metrics.flushed_frames)
+    yield _counter("samples_padded", "Silence in last frames.", metrics.padded_samples)
+    yield _counter("slow_readers", "Sessions whose reader didn't read.", metrics.slow_readers)
+    yield _counter("engine_losses", "Times the engine died.", metrics.engine_losses)
+    yield _counter("sessions_opened", "Sessions that got a slot.", metrics.sessions_opened)
+    yield _labelled(
+        CounterMetricFamily, "sessions_closed", "Sessions ended.", "reason", metrics.sessions_closed
+    )
+    yield _labelled(
+        CounterMetricFamily, "sessions_refused", "Sessions refused.", "reason", metrics.refused
+    )
+    yield _labelled(
+        CounterMetricFamily, "errors", "Errors told to clients.", "code", metrics.errors
+    )
+    yield _histogram("step_seconds", "One step of the model.", metrics.step_s)
+    yield _histogram("step_rows", "Rows in a step.", metrics.step_rows)
+    yield _histogram("frame_seconds", "From a frame's feeding to its output.", metrics.frame_s)
+
+
+def _sessions(context: Context) -> Iterator[Metric]:
+    sessions = list(context.runtime.sessions.values())
+    yield _gauge("sessions", "Sessions, with and without a slot.", len(sessions))
+    depths = {
+        "engine_in": sum(session.in_flight for session in sessions),
+        "session_out": sum(len(session.outbox) for session in sessions),
+        "session_out_audio": sum(session.outbox.audio for session in sessions),
+    }
+    yield _labelled(
+        GaugeMetricFamily, "queue_depth", "What waits in each queue, in all.", "queue", depths
+    )
+    deepest = max((len(session.outbox) for session in sessions), default=0)
+    yield _gauge("session_out_deepest", "Events that wait for the slowest reader.", deepest)
+
+
+def _sockets(context: Context) -> Iterator[Metric]:
+    counters = context.counters
+    yield _gauge("connections", "WebSocket connections.", context.connections.open)
+    messages = {"in": counters.messages_in, "out": counters.messages_out}
+    yield _labelled(CounterMetricFamily, "messages", "WebSocket messages.", "direction", messages)
+    size = {"in": counters.bytes_in, "out": counters.bytes_out}
+    yield _labelled(
+        CounterMetricFamily, "message_bytes", "Bytes of their content.", "direction", size
+    )
+    yield _counter("paused_reads", "Reads paused by the message rate.", counters.paused_reads)
+    yield _counter("stalled_writes", "Connections that took nothing.", counters.stalled_writes)
+    yield _labelled(
+        CounterMetricFamily, "requests_refused", "Refused at the door.", "code", counters.refused
+    )
+
+
+def _gauge(name: str, text: str, value: float) -> Metric:
+    return GaugeMetricFamily(f"duplex_{name}", text, value=value)
+
+
+def _counter(name: str, text: str, value: float) -> Metric:
+    return CounterMetricFamily(f"duplex_{name}", text, value=value)
+
+
+def _labelled(
+    family: type[GaugeMetricFamily] | type[CounterMetricFamily],
+    name: str,
+    text: str,
+    label: str,
+    values: Mapping[str, float],
+) -> Metric:
+    metric = family(f"duplex_{name}", text, labels=[label])
+    for value_of_label, value in values.items():
+        metric.add_metric([value_of_label], value)
+    return metric
+
+
+def _histogram(name: str, text: str, histogram: Histogram) -> Metric:
+    buckets, count = [], 0
+    for bound, observed in zip((*histogram.bounds, float("inf")), histogram.counts, strict=True):
+        count += observed
+        buckets.append(("+Inf" if bound == float("inf") else str(bound), float(count)))
+    return HistogramMetricFamily(f"duplex_{name}", text, buckets=buckets, sum_value=histogram.total)

@@ -1,0 +1,104 @@
+"""The routes of those who run the server: does it live, is it ready, what does it serve."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+
+import msgspec
+from aiohttp import web
+
+from duplex.version import VERSION
+from engine.api import EngineError, EngineStats
+from web.context import CONTEXT, Context
+from web.exposition import CONTENT_TYPE, exposition
+
+_ENGINE_ANSWER_S = 2.0
+
+
+class Health(msgspec.Struct, frozen=True):
+    """The process lives."""
+
+    status: str
+    version: str
+    pid: int
+    uptime_s: float
+
+
+class Readiness(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Whether sessions can be opened, and if not, why."""
+
+    status: str
+    reason: str | None = None
+    model: str | None = None
+    slots: int | None = None
+    free: int | None = None
+
+
+class ModelCard(msgspec.Struct, frozen=True):
+    """A model in a list, as OpenAI shapes it."""
+
+    id: str
+    object: str
+    created: int
+    owned_by: str
+
+
+class ModelList(msgspec.Struct, frozen=True):
+    """OpenAI's list of models."""
+
+    object: str
+    data: tuple[ModelCard, ...]
+
+
+async def health(request: web.Request) -> web.Response:
+    """`GET /health`: 200 as long as the process lives."""
+    uptime_s = time.monotonic() - request.app[CONTEXT].started_at
+    return _json(Health("ok", VERSION, os.getpid(), round(uptime_s, 3)))
+
+
+async def ready(request: web.Request) -> web.Response:
+    """`GET /ready`: 200 if the engine answers and sessions can be opened, else 503 and why."""
+    context = request.app[CONTEXT]
+    reason = context.runtime.not_ready
+    stats = None if reason else await _engine_stats(context)
+    if stats is None:
+        return _json(
+            Readiness("not_ready", reason or "the model engine does not answer"), status=503
+        )
+    model = context.runtime.spec.model
+    return _json(Readiness("ready", model=model, slots=stats.slots, free=stats.free))
+
+
+async def models(request: web.Request) -> web.Response:
+    """`GET /v1/models`: the model that is served; none while the engine isn't there."""
+    context = request.app[CONTEXT]
+    cards: tuple[ModelCard, ...] = ()
+    if context.runtime.not_ready is None:
+        cards = (
+            ModelCard(context.runtime.spec.model, "model", context.created, "duplex-media-server"),
+        )
+    return _json(ModelList("list", cards))
+
+
+async def metrics(request: web.Request) -> web.Response:
+    """`GET /metrics`: Prometheus text."""
+    context = request.app[CONTEXT]
+    body = exposition(context, await _engine_stats(context))
+    return web.Response(body=body, headers={"Content-Type": CONTENT_TYPE})
+
+
+async def _engine_stats(context: Context) -> EngineStats | None:
+    """What the engine says of itself, or None if it doesn't answer in time."""
+    try:
+        async with asyncio.timeout(_ENGINE_ANSWER_S):
+            return await context.runtime.engine.stats()
+    except (EngineError, TimeoutError):
+        return None
+
+
+def _json(body: msgspec.Struct, status: int = 200) -> web.Response:
+    return web.Response(
+        status=status, body=msgspec.json.encode(body), content_type="application/json"
+    )

@@ -1,0 +1,128 @@
+"""The realtime sockets: what is settled before the upgrade, and the session that follows it."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import socket as sockets
+
+from aiohttp import WSCloseCode, WSMsgType, hdrs, web
+
+from duplex.errors import SessionError
+from duplex.events import Failed
+from duplex.ids import new_id
+from duplex.settings import Settings, Substitution
+from duplex.wire.realtime import RealtimeWire, dialect_of
+from web.auth import SUBPROTOCOL
+from web.connection import CLOSE_S, Connection, Socket
+from web.context import CLIENT, CONTEXT, Context
+from web.errors import ApiError
+
+_SESSION_ID = re.compile(r"[A-Za-z0-9_.-]{1,128}")
+_SEND_BUFFER = 1 << 18
+"""Bytes that the kernel holds for one client: seconds of its audio, not minutes."""
+
+
+async def realtime_socket(request: web.Request) -> web.StreamResponse:
+    """`WS /v1/realtime`: a full-duplex session with `?duplex=1`."""
+    if request.query.get("duplex") != "1":
+        raise ApiError(
+            501,
+            "not_available",
+            "Turn-based sessions are not available here. Connect with ?duplex=1 for a "
+            "full-duplex session.",
+            param="duplex",
+        )
+    return await _serve(request, autostart=request.query.get("autostart") != "0")
+
+
+async def duplex_socket(request: web.Request) -> web.StreamResponse:
+    """`WS /v1/duplex`: a full-duplex session that the client's first event creates."""
+    return await _serve(request, autostart=False)
+
+
+async def _serve(request: web.Request, *, autostart: bool) -> web.StreamResponse:
+    context, client = request.app[CONTEXT], request[CLIENT]
+    with context.connections.hold(client):
+        session_id = _session_id(request, context)
+        wire = _wire(request, context, session_id)
+        socket = _socket(request, context)
+        await socket.prepare(request)
+        transport = request.transport
+        if transport is None:
+            return socket
+        _limit_send_buffer(transport)
+        try:
+            session = context.runtime.create_session(session_id, _settings(context))
+        except SessionError as error:
+            await _refuse(socket, wire, error)
+            return socket
+        asked, served = request.query.get("model"), context.runtime.spec.model
+        if asked and asked != served:
+            session.substitutions["model"] = Substitution(
+                "model", asked[:200], served, "this server serves one model"
+            )
+        await Connection(context, socket, transport, session, wire, autostart=autostart).run()
+    return socket
+
+
+def _session_id(request: web.Request, context: Context) -> str:
+    asked = request.query.get("session_id")
+    if not asked:
+        return new_id("sess")
+    if not _SESSION_ID.fullmatch(asked):
+        raise ApiError(
+            400,
+            "invalid_value",
+            "session_id has 1 to 128 letters, digits, dots, dashes and underscores.",
+            param="session_id",
+        )
+    if asked in context.runtime.sessions:
+        raise ApiError(409, "session_exists", "This session_id is in use.", param="session_id")
+    return asked
+
+
+def _wire(request: web.Request, context: Context, session_id: str) -> RealtimeWire:
+    try:
+        dialect = dialect_of(request.query.get("dialect"), request.headers.get("OpenAI-Beta"))
+    except SessionError as error:
+        raise ApiError(400, error.code, error.message, param=error.param) from error
+    runtime = context.runtime
+    return RealtimeWire(session_id, runtime.spec, runtime.capabilities, dialect)
+
+
+def _settings(context: Context) -> Settings:
+    return Settings(idle_timeout_s=context.config.idle_timeout_s)
+
+
+def _socket(request: web.Request, context: Context) -> Socket:
+    """A socket that can be prepared. Raises ApiError 426 for a request that is no upgrade."""
+    config = context.config
+    socket: Socket = web.WebSocketResponse(
+        protocols=(SUBPROTOCOL,),
+        compress=False,  # deflate costs more than the whole rest of a frame's way
+        decode_text=False,
+        heartbeat=config.heartbeat_s,
+        max_msg_size=int(config.max_message_bytes),
+        timeout=CLOSE_S,
+    )
+    if not socket.can_prepare(request):
+        raise ApiError(
+            426,
+            "upgrade_required",
+            f"{request.path} is a WebSocket endpoint.",
+            headers={hdrs.UPGRADE: "websocket"},
+        )
+    return socket
+
+
+def _limit_send_buffer(transport: asyncio.Transport) -> None:
+    raw = transport.get_extra_info("socket")
+    raw.setsockopt(sockets.SOL_SOCKET, sockets.SO_SNDBUF, _SEND_BUFFER)
+
+
+async def _refuse(socket: Socket, wire: RealtimeWire, error: SessionError) -> None:
+    """Says why there is no session; the code tells clients to come again later."""
+    for message in wire.render(Failed(error=error)):
+        await socket.send_frame(message, WSMsgType.TEXT)
+    await socket.close(code=WSCloseCode.TRY_AGAIN_LATER)

@@ -1,0 +1,120 @@
+"""Runs the application: listens, starts the runtime, and on a signal drains and ends in time."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+from collections.abc import Callable, Coroutine
+
+from aiohttp import web
+
+from duplex.config import ServeConfig
+from duplex.runtime import Runtime
+from web.app import build_app
+
+logger = logging.getLogger(__name__)
+
+STOP_S = 20.0
+"""How long the end may take once the sessions have had their time."""
+QUIT_S = 2.0
+"""The same after a second signal."""
+
+
+class Server:
+    """A listening server over a runtime; it starts both and ends both."""
+
+    def __init__(self, config: ServeConfig, runtime: Runtime) -> None:
+        self.config = config
+        self.runtime = runtime
+        self._runner = web.AppRunner(
+            build_app(config, runtime),
+            access_log=None,
+            keepalive_timeout=config.handshake_timeout_s,
+            shutdown_timeout=QUIT_S,
+        )
+
+    @property
+    def port(self) -> int:
+        """The port that is listened on, also where the configuration left the choice."""
+        port: int = self._runner.addresses[0][1]
+        return port
+
+    @property
+    def address(self) -> str:
+        """The page's address."""
+        host = "localhost" if self.config.host in ("0.0.0.0", "::") else self.config.host
+        return f"http://[{host}]:{self.port}" if ":" in host else f"http://{host}:{self.port}"
+
+    async def start(self) -> None:
+        """Listens first, so that `/health` and `/ready` answer while the model loads.
+
+        Raises OSError if the address can't be had, EngineError if the model can't be loaded.
+        """
+        await self._runner.setup()
+        site = web.TCPSite(self._runner, self.config.host, self.config.port, backlog=1024)
+        await site.start()
+        await self.runtime.start()
+
+    async def stop(self, timeout_s: float = STOP_S) -> None:
+        """Ends sessions (their sockets close with 1012), then the engine, then the sockets.
+
+        Idempotent; also ends what `start` has only half begun.
+        """
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self.runtime.stop()
+                await self._runner.cleanup()
+        except TimeoutError:
+            logger.error("the end took longer than %g s and was cut short", timeout_s)
+
+    async def __aenter__(self) -> Server:
+        try:
+            await self.start()
+        except BaseException:
+            await self.stop()
+            raise
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.stop()
+
+
+async def serve(config: ServeConfig, runtime: Runtime, listening: Callable[[Server], None]) -> None:
+    """Serves until SIGTERM or SIGINT, then drains for up to `drain_s`; a second signal ends all
+    at once. `listening` is called when sessions can be opened. Raises as `Server.start` does.
+    """
+    loop = asyncio.get_running_loop()
+    drain, quit_now = asyncio.Event(), asyncio.Event()
+
+    def signalled() -> None:
+        (quit_now if drain.is_set() else drain).set()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, signalled)
+    server = Server(config, runtime)
+    try:
+        await _unless(drain, server.start())
+        if not drain.is_set():
+            listening(server)
+        await drain.wait()
+        logger.info("draining: %d sessions have %g s", len(runtime.sessions), config.drain_s)
+        await _unless(quit_now, runtime.drain(config.drain_s))
+    finally:
+        await _unless(quit_now, server.stop())
+        if quit_now.is_set():
+            await server.stop(QUIT_S)
+
+
+async def _unless(event: asyncio.Event, work: Coroutine[object, object, object]) -> None:
+    """Does the work, or gives it up when the event is set."""
+    task = asyncio.create_task(work)
+    waiter = asyncio.create_task(event.wait())
+    try:
+        await asyncio.wait({task, waiter}, return_when=asyncio.FIRST_COMPLETED)
+        if task.done():
+            task.result()
+    finally:
+        task.cancel()
+        waiter.cancel()
+        await asyncio.gather(task, waiter, return_exceptions=True)
