@@ -54,10 +54,10 @@ class Framer:
         self.frames_out += 1
         return self._take()
 
-    def clear(self) -> None:
-        """Forgets the samples that wait."""
-        self._partial = None
-        self._filled = 0
+    def clear(self) -> int:
+        """Drops the samples that wait; gives how many."""
+        dropped, self._filled, self._partial = self._filled, 0, None
+        return dropped
 
     def _keep(self, pcm: Pcm) -> None:
         if len(pcm) == 0:

@@ -24,6 +24,9 @@ MAX_CATCH_UP_FRAMES = 25
 """Silence due at once, at most; what is missed beyond that is skipped."""
 
 
+_ROUNDING = 1e-6  # of a frame: what sums of seconds may be off by
+
+
 class InputClock:
     """Frames of one caller, and what became of them.
 
@@ -57,6 +60,8 @@ class InputClock:
         """Frames given, silence included."""
         self.padded_samples = 0
         """Zeros that completed a frame the caller had begun, at `sample_rate`."""
+        self.cleared_samples = 0
+        """Samples that `clear` dropped, at `sample_rate`."""
         self.concealed = 0
         """Frames of silence in place of audio that did not come."""
         self.late = 0
@@ -132,16 +137,18 @@ class InputClock:
         self.frames_out += len(frames)
         return frames
 
-    def clear(self) -> None:
-        """Forgets the audio that fills no frame yet."""
-        self._framer.clear()
-
     def flush(self) -> list[Pcm]:
         """Ends the input: the samples that are left, padded with zeros to a frame."""
         self._deadline = None
         frames = self._tail()
         self.frames_out += len(frames)
         return frames
+
+    def clear(self) -> None:
+        """Drops the samples that are no whole frame yet; frames that were given are gone."""
+        if self._resampler:
+            self.cleared_samples += len(self._resampler.flush())
+        self.cleared_samples += self._framer.clear()
 
     def _on_time(self, frames: list[Pcm], now: float) -> list[Pcm]:
         self._deadline = now + self._silence_after_s
@@ -154,7 +161,7 @@ class InputClock:
             late = min(self._stood_in, len(frames) - (ahead < self._frame_s / 2))
             self._stood_in -= max(0, late)
             self.late += max(0, late)
-        room = max(0, math.floor(self._max_backlog - ahead / self._frame_s))
+        room = max(0, math.floor(self._max_backlog - ahead / self._frame_s + _ROUNDING))
         surplus = max(0, len(frames) - room)
         self.dropped += surplus
         kept = frames[surplus:]

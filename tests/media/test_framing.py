@@ -50,3 +50,15 @@ def test_frames_do_not_share_the_partial_buffer():
 def test_frame_size_is_positive():
     with pytest.raises(ValueError, match="frame_size 0"):
         Framer(0)
+
+
+def test_clear_drops_what_waits():
+    framer = Framer(4)
+    framer.push(np.ones(7, np.float32))
+    assert framer.clear() == 3
+    assert framer.waiting == 0
+    assert framer.push(np.full(4, 2, np.float32))[0].tolist() == [2, 2, 2, 2]
+    framer.push(np.ones(1, np.float32))
+    last = framer.flush()
+    assert last is not None
+    assert last.tolist() == [1, 0, 0, 0]
