@@ -129,7 +129,8 @@ class Mimi:
         convs = (*self.encoder.convs, self.downsample, *self.decoder.convs)
         layers = (*self.encoder_transformer.layers, *self.decoder_transformer.layers)
         tensors = [self.upsample, *self.quantizer.weights]
-        tensors += [tensor for part in (*convs, *layers) for tensor in part.weights]
+        tensors += [tensor for conv in convs for tensor in conv.weights]
+        tensors += [tensor for layer in layers for tensor in layer.weights]
         return sum(tensor.nbytes for tensor in tensors)
 
     def state(self, slots: int) -> MimiState:

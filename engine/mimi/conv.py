@@ -59,7 +59,7 @@ class CausalConv:
         inner, outer = channels
         weight = checkpoint.take(f"{name}.weight", (inner, outer, 2 * stride))
         bias = checkpoint.take(f"{name}.bias", (outer,)).repeat(stride)
-        now, after = weight.split(stride, dim=2)
+        now, after = weight.chunk(2, dim=2)
         pair = torch.stack([after, now])  # [2, in, out, stride]
         return cls(pair.permute(3, 2, 1, 0).flatten(0, 1), bias)
 
@@ -101,7 +101,7 @@ class Memories:
     """The memories of a stack's convolutions during one frame, in the order in which they run."""
 
     def __init__(self, memory: Tensor, convs: Sequence[CausalConv]) -> None:
-        self._old = iter(memory.split([conv.memory for conv in convs], 1))
+        self._old = iter(memory.split_with_sizes([conv.memory for conv in convs], 1))
         self._new: list[Tensor] = []
 
     def run(self, conv: CausalConv, x: Tensor) -> Tensor:

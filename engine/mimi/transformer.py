@@ -36,9 +36,8 @@ class Layer:
         width, inner = config.d_model, config.dim_feedforward
 
         def projection(fused: str, split: str, rows: int) -> Tensor:
-            found = f"{name}.self_attn.{split}"
-            fused = f"{name}.self_attn.{fused}"
-            return checkpoint.take(found if found in checkpoint else fused, (rows, width))
+            fused, split = (f"{name}.self_attn.{form}" for form in (fused, split))
+            return checkpoint.take(split if split in checkpoint else fused, (rows, width))
 
         def norm(which: str) -> tuple[Tensor, Tensor]:
             return (
@@ -132,13 +131,11 @@ class Transformer:
         turn = rope.rotation(span.positions, self._frequencies)
         x = x.reshape(-1, width)
         for index, layer in enumerate(self.layers):
-            qkv = F.layer_norm(x, (width,), *layer.norm1, EPS) @ layer.in_proj
-            qkv = qkv.view(n, length, 3 * heads, head_dim)
-            turned = qkv[:, :, : 2 * heads]
+            projected = F.layer_norm(x, (width,), *layer.norm1, EPS) @ layer.in_proj
+            turned = projected.view(n, length, 3 * heads, head_dim)[:, :, : 2 * heads]
             turned.copy_(rope.rotate(turned, turn))
-            query, kv = qkv.split([heads, 2 * heads], 2)
-            kv = kv.unflatten(2, (2, heads))
-            heard = state.ring.attend(index, span, query, kv)
+            qkv = projected.view(n, length, 3, heads, head_dim)
+            heard = state.ring.attend(index, span, qkv[:, :, 0], qkv[:, :, 1:])
             x = torch.addmm(x, heard.view(-1, width), layer.out_proj)
             inner = F.gelu(F.layer_norm(x, (width,), *layer.norm2, EPS) @ layer.linear1)
             x = torch.addmm(x, inner, layer.linear2)
