@@ -27,7 +27,7 @@ from duplex.commands import (
     Heartbeat,
     UpdateSession,
 )
-from duplex.errors import SessionError
+from duplex.errors import SessionError, internal_error
 from duplex.events import (
     Event,
     Failed,
@@ -156,6 +156,9 @@ class Session:
         if latency > self._frame_s:
             metrics.late_frames += 1
         self._returned.set()
+        if output.error:
+            logger.error("session %s: the engine ended its lease: %s", self.id, output.error)
+            self.abort(internal_error(), "internal_error")
         if output.pcm is None:
             return
         if not self.fence.admits(output.epoch):

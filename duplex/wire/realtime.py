@@ -118,10 +118,8 @@ class RealtimeWire:
         """A client message as a command. Raises SessionError, with the client's event id."""
         try:
             message = messages.decoder.decode(data)
-        except msgspec.ValidationError as error:
+        except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
             raise _refusal(data, str(error)) from error
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            raise SessionError("invalid_json", f"The message is not JSON: {error}.") from error
         try:
             return self._command(message)
         except SessionError as error:
@@ -354,8 +352,11 @@ def _error_object(error: SessionError) -> dict[str, Any]:
 
 
 def _refusal(data: bytes | str, problem: str) -> SessionError:
-    """The error for JSON that is no client message: what is wrong, where, and whose event."""
-    raw: object = msgspec.json.decode(data)
+    """The error for what is no client message: what is wrong, where, and whose event."""
+    try:
+        raw: object = msgspec.json.decode(data)
+    except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
+        return SessionError("invalid_json", f"The message is not JSON: {error}.")
     event_id = kind = None
     if isinstance(raw, dict):
         kind = raw.get("type")
