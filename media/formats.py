@@ -50,6 +50,8 @@ _NAMES = {
     "audio/pcm": AudioFormat.PCM16,
     "audio/pcmu": AudioFormat.G711_ULAW,
     "audio/pcma": AudioFormat.G711_ALAW,
+    "audio/pcm_f32le": AudioFormat.PCM_F32LE,
+    "audio/wav": AudioFormat.WAV,
 }
 
 
