@@ -1,0 +1,45 @@
+"""How much memory a device has left."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import torch
+
+from engine.api import EngineError
+
+_MEMINFO = Path("/proc/meminfo")
+_CGROUP = Path("/sys/fs/cgroup")
+
+
+def free_bytes(device: torch.device) -> int:
+    """Bytes that can be allocated on `device` now.
+
+    On a CPU: what Linux calls available, bounded by the control group; elsewhere all of it.
+    """
+    if device.type == "cuda":
+        free, _ = torch.cuda.mem_get_info(device)
+        return free
+    free = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    if _MEMINFO.exists():
+        lines = (line.split() for line in _MEMINFO.read_text().splitlines())
+        free = next(int(line[1]) << 10 for line in lines if line[0] == "MemAvailable:")
+    limit, used = _CGROUP / "memory.max", _CGROUP / "memory.current"
+    if limit.exists() and (most := limit.read_text().strip()) != "max":
+        free = min(free, int(most) - int(used.read_text()))
+    return max(free, 0)
+
+
+def check_slots(slots: int, slot_bytes: int, device: torch.device, free: int) -> None:
+    """Raises EngineError, which says how many fit, if `slots` slots need more than `free`."""
+    need = slots * slot_bytes
+    if need > free:
+        raise EngineError(
+            f"{slots} slots need {_size(need)} on {device} ({_size(slot_bytes)} each), but "
+            f"{_size(free)} is free: at most {free // slot_bytes} fit"
+        )
+
+
+def _size(count: int) -> str:
+    return f"{count / 1e9:.2f} GB" if count >= 10_000_000 else f"{count / 1e6:.2f} MB"
