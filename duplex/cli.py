@@ -1,10 +1,177 @@
-"""The command line, and the composition root: the one place where the parts are put together."""
+"""The command line, and the composition root: the one place where the parts are put together.
+
+Imports of what a command needs stand in the command, so that `duplex --help` answers at once, and
+so that the server's own process never loads torch: only the engine's does.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal, NoReturn
 
 import typer
 
-app = typer.Typer(no_args_is_help=True)
+from duplex.version import VERSION
+
+if TYPE_CHECKING:
+    from duplex.config import ServeConfig
+    from web.server import Server
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode="markdown",
+    pretty_exceptions_show_locals=False,
+    help="Realtime conversations with models that listen while they speak.",
+)
 
 
 def main() -> None:
     """Entry point of the `duplex` command."""
     app()
+
+
+@app.callback(invoke_without_command=True)
+def root(
+    version: Annotated[bool, typer.Option("--version", help="Show the version.")] = False,
+) -> None:
+    """What stands before any command."""
+    if version:
+        typer.echo(f"duplex {VERSION}")
+        raise typer.Exit
+
+
+@app.command()
+def serve(
+    model: Annotated[
+        str | None,
+        typer.Argument(
+            help="A model's name, a model directory or a Hugging Face repository id.",
+            show_default="echo",
+        ),
+    ] = None,
+    *,
+    config: Annotated[
+        Path | None, typer.Option(help="A YAML file of settings; see docs/configuration.md.")
+    ] = None,
+    max_sessions: Annotated[
+        int | None,
+        typer.Option(help="Conversations at a time: the slots.", show_default="the model's own"),
+    ] = None,
+    host: Annotated[
+        str | None,
+        typer.Option(
+            help="Address to listen on. Beyond this machine an API key is required.",
+            show_default="127.0.0.1",
+        ),
+    ] = None,
+    port: Annotated[
+        int | None, typer.Option(help="Port; 0 takes a free one.", show_default="8091")
+    ] = None,
+    device: Annotated[
+        Literal["auto", "cpu", "cuda"] | None,
+        typer.Option(help="Where the model runs.", show_default="auto"),
+    ] = None,
+    step_mode: Annotated[
+        Literal["ready", "fixed"] | None,
+        typer.Option(
+            help="fixed: a session's output is bit-identical whoever shares the batch.",
+            show_default="ready",
+        ),
+    ] = None,
+    api_key: Annotated[
+        list[str] | None, typer.Option(help="A key that callers must show. May be repeated.")
+    ] = None,
+    api_key_file: Annotated[
+        Path | None, typer.Option(help="A file of such keys, one a line.")
+    ] = None,
+    allow_origin: Annotated[
+        list[str] | None,
+        typer.Option(help="A browser origin that may connect. May be repeated."),
+    ] = None,
+    log_level: Annotated[
+        Literal["debug", "info", "warning", "error"] | None,
+        typer.Option(help="What is logged.", show_default="info"),
+    ] = None,
+) -> None:
+    """Serve a model to callers.
+
+    Every setting can also come from the environment (DUPLEX_MAX_SESSIONS=4) or from a YAML file
+    (max_sessions: 4); the command line counts most, the file least.
+    """
+    from duplex.config import ConfigError, load_config
+
+    options: dict[str, object] = {
+        "model": model,
+        "max_sessions": max_sessions,
+        "host": host,
+        "port": port,
+        "device": device,
+        "step_mode": step_mode,
+        "api_keys": api_key,
+        "api_key_file": api_key_file,
+        "allowed_origins": allow_origin,
+        "log_level": log_level,
+    }
+    given = {name: value for name, value in options.items() if value not in (None, [])}
+    try:
+        settings = load_config(given, file=config)
+    except ConfigError as error:
+        _fail(str(error))
+    _run_server(settings)
+
+
+def _run_server(config: ServeConfig) -> None:
+    import asyncio
+    import logging
+    import sys
+
+    from duplex.runtime import Runtime
+    from engine.api import EngineError
+    from engine.process import ProcessEngine
+    from web.server import ListenError, serve
+
+    if sys.platform == "win32":
+        from asyncio import new_event_loop
+    else:
+        from uvloop import new_event_loop
+    logging.basicConfig(
+        level=config.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s"
+    )
+    runtime = Runtime(ProcessEngine(config.engine()))
+    try:
+        with asyncio.Runner(loop_factory=new_event_loop) as runner:
+            runner.run(serve(config, runtime, _announce))
+    except (EngineError, ListenError) as error:
+        _fail(str(error))
+
+
+def _announce(server: Server) -> None:
+    """Says what is served, once sessions can be opened."""
+    import gc
+
+    from rich.console import Console
+    from rich.filesize import decimal
+    from rich.table import Table
+
+    spec = server.runtime.spec
+    table = Table.grid(padding=(0, 2))
+    rows = {
+        "model": f"{spec.model} on {spec.device}, step mode {spec.step_mode}",
+        "memory": f"{decimal(spec.weight_bytes)} of weights, {decimal(spec.slot_bytes)} a slot, "
+        f"{decimal(spec.weight_bytes + spec.slots * spec.slot_bytes)} in all",
+        "slots": str(spec.slots),
+        "page": f"{server.address}/",
+        "callers": f"{server.address.replace('http', 'ws', 1)}/v1/realtime?duplex=1",
+    }
+    for name, value in rows.items():
+        table.add_row(name, value)
+    Console(highlight=False, soft_wrap=True).print(table)
+    gc.collect()
+    gc.freeze()  # what was loaded stays; collections need not walk through it
+
+
+def _fail(message: str) -> NoReturn:
+    """Ends the command with an error for its user."""
+    typer.secho(message, err=True, fg=typer.colors.RED)
+    raise typer.Exit(1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from importlib import resources
 
 from aiohttp import web
@@ -21,6 +22,8 @@ _OPEN = frozenset(("/", "/health", "/ready"))
 
 def build_app(config: ServeConfig, runtime: Runtime) -> web.Application:
     """The application over `runtime`, which its owner starts and stops."""
+    # aiohttp's warnings about subprotocols quote them, and with them a browser's key.
+    logging.getLogger("aiohttp.websocket").setLevel(logging.ERROR)
     app = web.Application(middlewares=[shape_errors, guard])
     app[CONTEXT] = Context.of(config, runtime)
     app.add_routes(

@@ -51,7 +51,7 @@ class Wire(Protocol):
 class Connection:
     """Carries one session over one WebSocket until either ends.
 
-    With `autostart` the session is announced at once, else by the client's first command.
+    With `autostart` the session is announced at once, else when it has its slot.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class Connection:
         self._transport = transport
         self._session = session
         self._wire = wire
-        self._started = autostart
+        self._autostart = autostart
         self._close_code: int | None = None
         config, now = context.config, self._clock.now()
         self._rate = TokenBucket(config.message_rate, config.message_rate * _RATE_BURST_S, now)
@@ -84,7 +84,7 @@ class Connection:
     async def run(self) -> None:
         """Returns when the session is over and the socket is closed."""
         session = self._session
-        if self._started:
+        if self._autostart:
             session.start()
         reader = asyncio.create_task(self._read(), name=f"read-{session.id}")
         writer = asyncio.create_task(self._write(), name=f"write-{session.id}")
@@ -139,9 +139,6 @@ class Connection:
         unlimited = type(command) is AppendAudio or type(command) is AckEvent
         if not unlimited and not self._control.take(self._clock.now()):
             return self._refuse(command.event_id)
-        if not self._started:
-            self._started = True
-            session.start()
         await session.handle(command)
         return True
 

@@ -21,6 +21,10 @@ QUIT_S = 2.0
 """The same after a second signal."""
 
 
+class ListenError(Exception):
+    """The address can't be listened on."""
+
+
 class Server:
     """A listening server over a runtime; it starts both and ends both."""
 
@@ -49,11 +53,14 @@ class Server:
     async def start(self) -> None:
         """Listens first, so that `/health` and `/ready` answer while the model loads.
 
-        Raises OSError if the address can't be had, EngineError if the model can't be loaded.
+        Raises ListenError, or EngineError if the model can't be loaded.
         """
+        host, port = self.config.host, self.config.port
         await self._runner.setup()
-        site = web.TCPSite(self._runner, self.config.host, self.config.port, backlog=1024)
-        await site.start()
+        try:
+            await web.TCPSite(self._runner, host, port, backlog=1024).start()
+        except OSError as error:
+            raise ListenError(f"can't listen on {host}, port {port}: {error.strerror}") from error
         await self.runtime.start()
 
     async def stop(self, timeout_s: float = STOP_S) -> None:

@@ -1,0 +1,167 @@
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from duplex.config import DEFAULT_MODEL, ConfigError, ServeConfig, load_config
+from engine.api import EngineConfig
+
+KEY = "correct-horse-battery"
+
+
+def write(path: Path, text: str) -> Path:
+    path.write_text(text, "utf-8")
+    return path
+
+
+def load(options=None, *, file=None, **environ):
+    return load_config(options or {}, file=file, environ=environ)
+
+
+def test_defaults():
+    config = load()
+    assert (config.model, config.host, config.port) == (DEFAULT_MODEL, "127.0.0.1", 8091)
+    assert config.max_message_bytes == 4 << 20
+
+
+def test_command_line_before_environment_before_file_before_defaults(tmp_path):
+    file = write(tmp_path / "c.yaml", "port: 1\nmax_sessions: 1\ndrain_s: 1\n")
+    config = load({"port": 3}, file=file, DUPLEX_PORT="2", DUPLEX_MAX_SESSIONS="2", UNRELATED="x")
+    assert (config.port, config.max_sessions, config.drain_s) == (3, 2, 1)
+    assert config.device == "auto"
+
+
+def test_environment_names_the_file(tmp_path):
+    file = write(tmp_path / "c.yaml", "model: tiny\n")
+    assert load(DUPLEX_CONFIG=str(file)).model == "tiny"
+
+
+def test_empty_variables_count_as_not_set():
+    assert load(DUPLEX_PORT="", DUPLEX_API_KEYS="").port == 8091
+
+
+def test_lists_from_the_environment_split_at_commas():
+    config = load(DUPLEX_ALLOWED_ORIGINS="https://a.example, http://b.example:80/")
+    assert config.allowed_origins == ("https://a.example", "http://b.example:80")
+
+
+def test_sizes_may_have_units(tmp_path):
+    file = write(tmp_path / "c.yaml", "max_message_bytes: 8MiB\n")
+    assert load(file=file).max_message_bytes == 8 << 20
+
+
+@pytest.mark.parametrize(
+    ("options", "environ", "yaml", "named"),
+    [
+        ({"port": 70_000}, {}, "", "--port:"),
+        ({"api_keys": ["short"]}, {}, "", "--api-key: an API key has 8 to 256"),
+        ({}, {"DUPLEX_PORT": "http"}, "", "DUPLEX_PORT:"),
+        ({}, {"DUPLEX_MAX_SESION": "1"}, "", "did you mean max_sessions?"),
+        ({}, {}, "max-sessions: 2", "unknown setting; did you mean max_sessions?"),
+        ({}, {}, "zzz: 2", "zzz: unknown setting"),
+        ({}, {}, "max_sessions: many", "max_sessions:"),
+        ({}, {}, "max_sessions: 0", "max_sessions:"),
+        ({}, {}, "port: 1\nport: 2", "'port' is set twice"),
+        ({}, {}, "- port", "expected settings"),
+        ({}, {}, "port: [", "not valid YAML"),
+        ({}, {}, "allowed_origins: ['https://a.example/page']", "is no origin"),
+        ({}, {}, "allowed_origins: ['*']", "is no origin"),
+        ({}, {}, "step_mode: fast", "'ready' or 'fixed'"),
+    ],
+)
+def test_errors_name_the_field_and_its_place(tmp_path, options, environ, yaml, named):
+    file = write(tmp_path / "c.yaml", yaml) if yaml else None
+    with pytest.raises(ConfigError) as caught:
+        load(options, file=file, **environ)
+    assert named in str(caught.value)
+    if yaml:
+        assert str(file) in str(caught.value)
+
+
+def test_every_error_is_told_at_once(tmp_path):
+    file = write(tmp_path / "c.yaml", "port: -1\ndevice: tpu\n")
+    with pytest.raises(ConfigError) as caught:
+        load(file=file)
+    assert len(str(caught.value).splitlines()) == 2
+
+
+def test_a_missing_file_is_named(tmp_path):
+    with pytest.raises(ConfigError, match=r"nothing\.yaml: can't be read"):
+        load(file=tmp_path / "nothing.yaml")
+
+
+def test_errors_do_not_show_keys():
+    with pytest.raises(ConfigError) as caught:
+        load(DUPLEX_API_KEYS="se cret")
+    assert "cret" not in str(caught.value)
+    assert KEY not in repr(load({"api_keys": [KEY]}))
+
+
+def test_keys_come_from_options_and_file_together(tmp_path):
+    keys = write(tmp_path / "keys", f"# of the team\n\n{KEY}#1\n  {KEY}-2  \n")
+    config = load({"api_keys": [KEY], "api_key_file": keys})
+    assert [key.get_secret_value() for key in config.api_keys] == [KEY, f"{KEY}#1", f"{KEY}-2"]
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [("# none\n", "holds no key"), (None, "can't be read"), ("bad key\n", "8 to 256 characters")],
+)
+def test_a_bad_key_file_is_refused(tmp_path, content, problem):
+    keys = tmp_path / "keys"
+    if content is not None:
+        write(keys, content)
+    with pytest.raises(ConfigError, match=problem):
+        load({"api_key_file": keys})
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.1.5", "voice.example.com"])
+def test_beyond_loopback_a_key_is_needed(host):
+    with pytest.raises(ConfigError, match="Set one \\(--api-key"):
+        load({"host": host})
+    assert load({"host": host, "api_keys": [KEY]}).exposed
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.8.8.8", "::1", "localhost"])
+def test_on_loopback_none_is(host):
+    assert not load({"host": host}).exposed
+
+
+def test_the_engine_is_told_its_part():
+    config = ServeConfig(
+        model="tiny",
+        max_sessions=3,
+        device="cpu",
+        step_mode="fixed",
+        threads=2,
+        voices_dir=Path("/voices"),
+        delay_frames=1,
+        prefix_cache_bytes=5,
+    )
+    assert config.engine() == EngineConfig(
+        model="tiny",
+        slots=3,
+        device="cpu",
+        step_mode="fixed",
+        threads=2,
+        voices_dir="/voices",
+        delay_frames=1,
+        prefix_cache_bytes=5,
+    )
+
+
+@given(st.dictionaries(st.text(max_size=20), st.text(max_size=20), max_size=4))
+def test_whatever_the_environment_holds_it_loads_or_says_why(environ):
+    prefixed = {f"DUPLEX_{name}": value for name, value in environ.items()}
+    prefixed.pop("DUPLEX_CONFIG", None)
+    try:
+        load_config({}, environ=prefixed)
+    except ConfigError as error:
+        assert str(error)
+
+
+def test_every_setting_is_documented():
+    guide = (Path(__file__).parents[2] / "docs/configuration.md").read_text("utf-8")
+    missing = [name for name in ServeConfig.model_fields if f"`{name}`" not in guide]
+    assert missing == []
