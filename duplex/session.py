@@ -109,6 +109,7 @@ class Session:
         self._last_item: str | None = None
         self._last_command = runtime.clock.now()
         self._finishing: asyncio.Task[None] | None = None
+        self._announced = False
 
     @property
     def in_flight(self) -> int:
@@ -116,8 +117,10 @@ class Session:
         return len(self._fed_at)
 
     def start(self) -> None:
-        """Says that the session exists."""
-        self._emit(SessionCreated(settings=self.settings, substitutions=self._substituted()))
+        """Says that the session exists, once: at once, or else when it has its slot."""
+        if not self._announced:
+            self._announced = True
+            self._emit(SessionCreated(settings=self.settings, substitutions=self._substituted()))
 
     async def handle(self, command: Command) -> None:
         """Carries out one command; what goes wrong becomes an event."""
@@ -222,6 +225,7 @@ class Session:
         settings = self.settings
         if self._lease is None:
             await self._open(settings)
+            self.start()
         try:
             frames = self._input.push(
                 command.audio,
@@ -245,6 +249,7 @@ class Session:
         self.settings = settings
         for substitution in command.substitutions:
             self.substitutions[substitution.field] = substitution
+        self.start()
         self._emit(SessionUpdated(settings=settings, substitutions=self._substituted()))
 
     def _changed(self, settings: Settings, patch: SettingsPatch) -> str | None:

@@ -1,0 +1,94 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from duplex.conversation import Conversation, Item, Part
+from duplex.errors import SessionError
+
+
+def spoken(*words, ms=100.0):
+    part = Part(type="output_audio")
+    for word in words:
+        part.speak(ms, word)
+    return part
+
+
+def conversation(*ids):
+    made = Conversation()
+    for item_id in ids:
+        made.add(Item(id=item_id))
+    return made
+
+
+def ids(made):
+    return [item.id for item in made.items]
+
+
+def refusal(call, *args):
+    with pytest.raises(SessionError) as caught:
+        call(*args)
+    return caught.value.code, caught.value.param
+
+
+def test_items_keep_their_order():
+    made = conversation("a", "b")
+    assert made.add(Item(id="c"), after="a") == "a"
+    assert made.add(Item(id="d"), after="root") is None
+    assert made.add(Item(id="e")) == "b"
+    assert ids(made) == ["d", "a", "c", "b", "e"]
+    assert made.last_id == "e"
+    made.delete("c")
+    assert ids(made) == ["d", "a", "b", "e"]
+
+
+def test_refusals_change_nothing():
+    made = conversation("a")
+    assert refusal(made.add, Item(id="a")) == ("invalid_value", "item.id")
+    assert refusal(made.add, Item(id="b"), "nobody") == ("item_not_found", "previous_item_id")
+    assert refusal(made.get, "nobody") == ("item_not_found", "item_id")
+    assert refusal(made.delete, "nobody") == ("item_not_found", "item_id")
+    assert ids(made) == ["a"]
+
+
+@pytest.mark.parametrize(
+    ("end", "text", "ms"),
+    [
+        (0, "", 0),
+        (50, "one ", 50),
+        (100, "one ", 100),
+        (101, "one two ", 101),
+        (385, "one two three", 300),
+    ],
+)
+def test_truncation_keeps_what_was_heard(end, text, ms):
+    made = Conversation()
+    item = Item(id="a", role="assistant", parts=[spoken("one ", "two ", "three")])
+    made.add(item)
+    assert made.truncate("a", 0, end) == ms
+    assert (item.parts[0].text, item.parts[0].audio_ms) == (text, ms)
+    assert item.status == "incomplete"
+
+
+def test_only_the_agents_speech_is_truncated():
+    made = Conversation()
+    made.add(Item(id="user", role="user", parts=[Part(type="input_audio")]))
+    made.add(Item(id="text", role="assistant", parts=[Part(type="output_text", text="x")]))
+    made.add(Item(id="agent", role="assistant", parts=[spoken("x")]))
+    assert refusal(made.truncate, "user", 0, 1) == ("invalid_value", "item_id")
+    assert refusal(made.truncate, "text", 0, 1) == ("invalid_value", "content_index")
+    assert refusal(made.truncate, "agent", 1, 1) == ("invalid_value", "content_index")
+    assert refusal(made.truncate, "agent", -1, 1) == ("invalid_value", "content_index")
+    assert refusal(made.truncate, "agent", 0, -1) == ("invalid_value", "audio_end_ms")
+    assert refusal(made.truncate, "nobody", 0, 1) == ("item_not_found", "item_id")
+
+
+@given(st.lists(st.text(max_size=5), max_size=20), st.lists(st.floats(0, 2_500), max_size=4))
+def test_truncation_is_a_prefix_and_only_shrinks(words, ends):
+    part = spoken(*words)
+    made = Conversation()
+    made.add(Item(id="a", role="assistant", parts=[part]))
+    whole = part.text or ""
+    for end in ends:
+        before = part.audio_ms
+        assert made.truncate("a", 0, end) == part.audio_ms == min(before, end)
+        assert whole.startswith(part.text or "")
