@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Literal, Protocol
 
 from aiohttp import ClientConnectionError, WSCloseCode, WSMsgType, web
@@ -185,11 +186,9 @@ class Connection:
         self._transport.abort()
 
     async def _close(self) -> None:
-        """Closes the socket politely, or at once if the client doesn't take part in it."""
-        try:
-            async with asyncio.timeout(CLOSE_S):
+        """Closes the socket politely; a client that doesn't take part is cut off."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(2 * CLOSE_S):
                 await self._socket.close(code=self._close_code or WSCloseCode.OK)
-        except TimeoutError:
-            self._transport.abort()
-        if self._socket.close_code == WSCloseCode.ABNORMAL_CLOSURE:
-            self._transport.abort()
+        if self._transport.get_write_buffer_size():
+            self._transport.abort()  # else what it doesn't take would wait for minutes
