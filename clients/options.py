@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import binascii
+import ipaddress
 from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
 import msgspec
@@ -90,3 +91,12 @@ def session_update(options: SessionOptions) -> bytes:
     if extra:
         session["extra_body"] = extra
     return msgspec.json.encode({"type": "session.update", "session": session})
+
+
+def is_loopback(url: str) -> bool:
+    """Whether an address is one of this machine."""
+    host = urlsplit(url).hostname or ""
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False

@@ -11,12 +11,10 @@ The wire is `/v1/realtime?duplex=1`: OpenAI's Realtime events with the full-dupl
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Self
-from urllib.parse import urlsplit
 
 import msgspec
 from websockets.asyncio.client import ClientConnection
@@ -41,6 +39,7 @@ from clients.options import (
     SessionOptions,
     append_message,
     input_rate,
+    is_loopback,
     output_rate,
     realtime_url,
     session_update,
@@ -127,7 +126,7 @@ class RealtimeSession:
         async with self._reading:
             if self.closed is not None:
                 raise StopAsyncIteration
-            return await self._next()
+            return self.read(await self.receive())
 
     async def close(self, timeout_s: float = 10.0) -> SessionClosed | None:
         """Ends the session and the connection, in bounded time. Idempotent.
@@ -147,12 +146,16 @@ class RealtimeSession:
             await self._socket.close()
         return self.closed
 
-    async def _next(self) -> Event:
+    async def receive(self) -> bytes:
+        """The next message as it is on the wire, in place of iteration. Raises ConnectionLost."""
         try:
-            data = await self._socket.recv(decode=False)
+            return await self._socket.recv(decode=False)
         except ConnectionClosed as error:
             raise _lost(error) from error
-        event = self._reader.read(data, time.monotonic())
+
+    def read(self, message: bytes) -> Event:
+        """What a message says."""
+        event = self._reader.read(message, time.monotonic())
         if type(event) is SessionClosed:
             self.closed = event
         return event
@@ -230,7 +233,7 @@ async def _connect(options: SessionOptions) -> ClientConnection:
             compression=None,
             max_size=_MAX_MESSAGE,
             open_timeout=options.open_timeout_s,
-            proxy=None if _is_loopback(url) else True,
+            proxy=None if is_loopback(url) else True,
         )
     except InvalidStatus as error:
         raise _refusal(options.url, error) from error
@@ -286,14 +289,6 @@ async def _open(
 def _lost(error: ConnectionClosed) -> ConnectionLost:
     close = error.rcvd or error.sent
     return ConnectionLost(close.code, close.reason) if close else ConnectionLost(1006, "")
-
-
-def _is_loopback(url: str) -> bool:
-    host = urlsplit(url).hostname or ""
-    try:
-        return host == "localhost" or ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 def _mapping(value: object) -> Mapping[str, object]:
