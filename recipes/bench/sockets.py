@@ -1,0 +1,101 @@
+"""What a session costs beside a bare socket: both servers under the same load, one after the other.
+
+    python -m recipes.bench.sockets --sessions 200 --seconds 20
+
+First `recipes.bench.baseline`, then `duplex serve echo`, each a process of its own, each driven by
+the load of `duplex bench`. Prints the CPU time of both for a session, their ratio, latencies and
+lost frames; with `--json` the same as JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Annotated
+
+import msgspec
+import typer
+import uvloop
+from rich.console import Console
+
+from clients.bench import BenchResult, bench
+from clients.options import SessionOptions
+from clients.report import bench_table
+from media.formats import AudioFormat
+
+_STOP_S = 20.0
+
+
+def main(
+    sessions: Annotated[int, typer.Option(help="Sessions at a time.")] = 200,
+    seconds: Annotated[float, typer.Option(help="Seconds of load for each server.")] = 20.0,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Compares the server with a bare socket loop."""
+    with _server("-m", "recipes.bench.baseline") as url:
+        bare = _load(url, sessions, seconds)
+    serve = ("serve", "echo", "--max-sessions", str(sessions), "--port", "0")
+    with _server("-c", "from duplex.cli import main; main()", *serve) as url:
+        real = _load(url, sessions, seconds)
+    ratio = _ratio(real, bare)
+    if as_json:
+        both = {"bare": bare, "server": real, "ratio": ratio}
+        print(json.dumps(msgspec.to_builtins(both)))
+        return
+    console = Console(highlight=False)
+    for title, result in (("bare aiohttp socket", bare), ("duplex serve echo", real)):
+        console.rule(title, align="left")
+        console.print(bench_table(result))
+    console.rule("CPU of a session, server over bare socket", align="left")
+    console.print("-" if ratio is None else f"{ratio:.2f}")
+
+
+def _ratio(real: BenchResult, bare: BenchResult) -> float | None:
+    if real.server_cpu is None or not bare.server_cpu:
+        return None
+    return round(real.server_cpu / bare.server_cpu, 3)
+
+
+def _load(url: str, sessions: int, seconds: float) -> BenchResult:
+    options = SessionOptions(
+        url=url, input_format=AudioFormat.PCM16, output_format=AudioFormat.PCM16
+    )
+    return uvloop.run(bench(options, sessions, seconds))
+
+
+@contextmanager
+def _server(*arguments: str) -> Iterator[str]:
+    """Starts a Python process and gives the address it prints first, as ws://host:port."""
+    process = subprocess.Popen(
+        [sys.executable, *arguments],
+        stdout=subprocess.PIPE,
+        text=True,
+        env=os.environ | {"OMP_NUM_THREADS": "1", "COLUMNS": "200"},
+    )
+    try:
+        yield _address(process)
+    finally:
+        process.send_signal(signal.SIGTERM)
+        try:
+            process.wait(_STOP_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def _address(process: subprocess.Popen[str]) -> str:
+    assert process.stdout is not None
+    for line in process.stdout:
+        for word in line.split():
+            if word.startswith("ws://"):
+                return "ws://" + word.removeprefix("ws://").partition("/")[0]
+    raise typer.BadParameter(f"the server ended with {process.wait()} and said no address")
+
+
+if __name__ == "__main__":
+    typer.run(main)
