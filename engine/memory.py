@@ -31,9 +31,9 @@ def free_bytes(device: torch.device) -> int:
     return max(free, 0)
 
 
-def check_slots(slots: int, slot_bytes: int, device: torch.device, free: int) -> None:
-    """Raises EngineError, which says how many fit, if `slots` slots need more than `free`."""
-    need = slots * slot_bytes
+def check_slots(slots: int, slot_bytes: int, device: torch.device) -> None:
+    """Raises EngineError, which says how many fit, if `slots` slots need more than is free."""
+    need, free = slots * slot_bytes, free_bytes(device)
     if need > free:
         raise EngineError(
             f"{slots} slots need {_size(need)} on {device} ({_size(slot_bytes)} each), but "

@@ -86,7 +86,7 @@ def lm_config(text_card: int, prompt: PromptCodes) -> LMConfig:
         num_heads=4,
         num_layers=2,
         hidden_scale=4.125,
-        context=250,
+        context=1000,
         card=_BINS,
         text_card=text_card,
         n_q=16,

@@ -80,13 +80,18 @@ def _read_recording(suffix: str, data: bytes, sample_rate: int) -> Recording:
             raise EngineError(str(error)) from error
 
 
-def recording(pcm: Pcm, sample_rate: int) -> Recording:
-    """A recording [samples] of 0.5 to 30 s. Raises ValueError for another length or silence."""
+def check_recording(pcm: Pcm, sample_rate: int) -> None:
+    """Raises ValueError unless `pcm` [samples] is 0.5 to 30 s of finite numbers."""
     seconds = len(pcm) / sample_rate
     if not loudness.MIN_S <= seconds <= MAX_S:
         raise ValueError(f"a voice lasts {loudness.MIN_S:g} to {MAX_S:g} s, not {seconds:.2f}")
     if not np.isfinite(pcm).all():
         raise ValueError("the recording has samples that are no numbers")
+
+
+def recording(pcm: Pcm, sample_rate: int) -> Recording:
+    """A recording [samples]. Raises ValueError for what `check_recording` does, and silence."""
+    check_recording(pcm, sample_rate)
     return Recording(loudness.normalise(pcm, sample_rate))
 
 

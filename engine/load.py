@@ -1,0 +1,95 @@
+"""Loads a model directory and puts its parts together."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+import torch
+
+from engine.api import EngineConfig, EngineError
+from engine.directory import ModelDirectory
+from engine.lm.model import RQTransformer
+from engine.mimi.codec import Mimi
+from engine.prompter import Prompter
+from engine.rq import RQModel
+from engine.text import Tokenizer
+from engine.voice_files import VoiceShape
+from engine.voices import VoiceRegistry
+
+SLOTS: Final = 4
+"""Of a model whose config says nothing."""
+_PUBLISHED_VOICE: Final = "NATF2"
+"""PersonaPlex's own default."""
+
+
+def choose_device(name: str) -> torch.device:
+    """ "auto" is CUDA if there is one. Raises EngineError for a device that isn't there."""
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    if name not in ("cpu", "cuda"):
+        raise EngineError(f"no device {name!r}: choose auto, cpu or cuda")
+    if name == "cuda" and not torch.cuda.is_available():
+        raise EngineError("no CUDA device here: choose auto or cpu")
+    return torch.device(name)
+
+
+def load_model(directory: ModelDirectory, config: EngineConfig) -> RQModel:
+    """The model of a directory, ready to serve.
+
+    Weights are float32 on a CPU, and the language model's bfloat16 on CUDA. Raises EngineError
+    that names the file, or the memory, that isn't as it must be.
+    """
+    device = choose_device(config.device)
+    lm_config, mimi_config = directory.lm_config, directory.mimi_config
+    if lm_config.card != mimi_config.quantizer.bins:
+        raise EngineError(
+            f"{directory.path}: the language model has books of {lm_config.card} codes, "
+            f"the codec of {mimi_config.quantizer.bins}"
+        )
+    tokenizer = Tokenizer(directory.tokenizer, lm_config.text_card)
+    mimi = Mimi.load(directory.mimi, mimi_config, books=lm_config.books, device=device)
+    dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
+    lm = RQTransformer.load(directory.lm, lm_config, device=device, dtype=dtype)
+    return RQModel(
+        directory.name,
+        lm,
+        mimi,
+        tokenizer,
+        _prompter(directory, config, mimi, tokenizer, device),
+        sampling=directory.sampling,
+        slots=config.slots or directory.slots or SLOTS,
+        step_mode=config.step_mode,
+        prefix_cache_bytes=config.prefix_cache_bytes,
+        seed=config.seed,
+    )
+
+
+def _prompter(
+    directory: ModelDirectory,
+    config: EngineConfig,
+    mimi: Mimi,
+    tokenizer: Tokenizer,
+    device: torch.device,
+) -> Prompter | None:
+    more = Path(config.voices_dir) if config.voices_dir is not None else None
+    if not directory.prompts:
+        if more is not None:
+            raise EngineError(f"voices_dir: the model {directory.name} takes no voices")
+        return None
+    shape = VoiceShape(
+        sample_rate=mimi.sample_rate,
+        frame_size=mimi.frame_size,
+        books=mimi.books,
+        card=mimi.bins,
+        dim=directory.lm_config.dim,
+        channels=directory.lm_config.channels,
+    )
+    voices = VoiceRegistry([p for p in (directory.voices, more) if p is not None], shape)
+    names = voices.names
+    default = directory.default_voice
+    if default is None and names:
+        default = _PUBLISHED_VOICE if _PUBLISHED_VOICE in names else names[0]
+    return Prompter(
+        directory.lm_config, mimi, tokenizer, voices, default_voice=default, device=device
+    )

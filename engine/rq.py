@@ -1,0 +1,161 @@
+"""The lockstep model of a codec and an RQ-transformer: sound in, sound and text out."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from engine.api import OpenParams, Pcm
+from engine.lm.model import RQTransformer
+from engine.lm.prefix import PrefixCache
+from engine.memory import check_slots
+from engine.mimi.codec import Mimi
+from engine.model import ModelSpec, PrefixStats, StepResult
+from engine.params import MAX_SEED, check_no_prompt, check_sampling, sampling_of
+from engine.prompter import Prompter
+from engine.rows import Rows
+from engine.sampling import Sampling
+from engine.text import TextStream, Tokenizer
+
+
+class RQModel:
+    """Moshi, PersonaPlex and their kind as a `LockstepModel`.
+
+    Rows are stepped in one of two ways. "ready": all rows that have a frame are one batch.
+    "fixed": each is a launch of its own, on a copy of its state; then a session's output is the
+    same to the last bit whoever shares the engine. For kernels choose their tiles, and so the
+    order in which they sum, by the size of a batch and the alignment of its memory, and rounding
+    follows the order; a launch of one copied row has always the same size and alignment. A prompt
+    is a launch of its own either way.
+
+    Build it in the thread that steps it: how a CPU treats denormal numbers is a thread's matter.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        lm: RQTransformer,
+        mimi: Mimi,
+        tokenizer: Tokenizer,
+        prompter: Prompter | None,
+        *,
+        sampling: Sampling,
+        slots: int,
+        step_mode: str = "ready",
+        prefix_cache_bytes: int = 0,
+        seed: int | None = None,
+    ) -> None:
+        """prompter: None for a model that takes no prompts.
+
+        sampling: for sessions that name none. seed: base of the seeds that are drawn for them.
+        Raises EngineError, which says how many fit, if there isn't the memory for `slots`.
+        """
+        if lm.device.type == "cpu":
+            # A fading sound or state would run into them, and they cost 100 times as much.
+            torch.set_flush_denormal(True)
+        self._lm, self._mimi, self._prompter, self._sampling = lm, mimi, prompter, sampling
+        self._copy = step_mode == "fixed"
+        self._prefixes = PrefixCache(prefix_cache_bytes)
+        self._seeds = random.Random(seed)
+        slot_bytes = lm.state(1).nbytes + mimi.state(1).nbytes
+        check_slots(slots, slot_bytes, lm.device)
+        self._lm_state = lm.state(slots)
+        self._mimi_state = mimi.state(slots)
+        self._text = [TextStream(tokenizer.pieces) for _ in range(slots)]
+        self._spec = ModelSpec(
+            name=name,
+            sample_rate=mimi.sample_rate,
+            frame_size=mimi.frame_size,
+            # The calls of a prompt, of which there are always some, are the model's start-up.
+            startup_frames=lm.config.max_delay if prompter is None else 0,
+            slots=slots,
+            voices=() if prompter is None else prompter.voices.names,
+            default_voice=None if prompter is None else prompter.default_voice,
+            persona=prompter is not None,
+            voice_audio=prompter is not None,
+            text=True,
+            sampling=True,
+            device=str(lm.device),
+            weight_bytes=lm.weights.nbytes + mimi.nbytes,
+            slot_bytes=slot_bytes,
+        )
+
+    @property
+    def spec(self) -> ModelSpec:
+        """What the model can do."""
+        return self._spec
+
+    def check(self, params: OpenParams) -> None:
+        """Raises BadParams, naming the field, for what the model can't take."""
+        check_sampling(params, self._lm.config)
+        if self._prompter is None:
+            check_no_prompt(params, self._spec.name)
+        else:
+            self._prompter.check(params)
+
+    @torch.inference_mode()
+    def prefill(self, row: int, params: OpenParams) -> Iterator[None]:
+        """Sets a fresh row's sampling, and speaks its voice and persona into it.
+
+        Raises BadParams for a silent recording of a voice.
+        """
+        drawn = replace(self._sampling, seed=self._seeds.randint(0, MAX_SEED))
+        self._lm_state.set_sampling(row, sampling_of(params, drawn))
+        if self._prompter is None:
+            return
+        made = yield from self._prompter.build(params)
+        yield from self._lm.prefill(
+            self._lm_state, row, made.prompt, prefixes=self._prefixes, key=made.key
+        )
+
+    @torch.inference_mode()
+    def step(self, rows: Sequence[int], pcm: Pcm) -> StepResult:
+        """Takes one frame of each row. pcm: [len(rows), frame_size]; rows are distinct."""
+        sound = torch.tensor(pcm, device=self._lm.device)
+        if not self._copy:
+            return self._launch(rows, sound)
+        steps = [self._launch([row], sound[k : k + 1]) for k, row in enumerate(rows)]
+        return StepResult(
+            pcm=np.concatenate([step.pcm for step in steps]),
+            heard=[heard for step in steps for heard in step.heard],
+            text=[text for step in steps for text in step.text],
+        )
+
+    def _launch(self, batch: Sequence[int], pcm: Tensor) -> StepResult:
+        rows = self._rows(batch)
+        heard = [self._lm_state.seen[row] >= self._lm.config.max_delay for row in batch]
+        made = self._lm.step(self._lm_state, rows, self._mimi.encode(self._mimi_state, rows, pcm))
+        # A row that has no frame yet must not put one into its decoder.
+        places = [place for place, has in enumerate(heard) if has]
+        if len(places) == len(batch):
+            sound = self._mimi.decode(self._mimi_state, rows, made.codes)
+        else:
+            sound = torch.zeros_like(pcm)
+            if places:
+                some = self._rows([batch[place] for place in places])
+                sound[places] = self._mimi.decode(self._mimi_state, some, made.codes[places])
+        text = [
+            self._text[row].push(token) if has else ""
+            for row, token, has in zip(batch, made.text.tolist(), heard, strict=True)
+        ]
+        return StepResult(sound.clamp_(-1, 1).cpu().numpy(), heard, text)
+
+    def reset(self, rows: Sequence[int]) -> None:
+        """Makes the rows as new."""
+        self._lm_state.reset(self._rows(rows))
+        self._mimi_state.reset(rows)
+        for row in rows:
+            self._text[row].reset()
+
+    def prefix_stats(self) -> PrefixStats:
+        """The use of what is kept of prompts."""
+        prefixes = self._prefixes
+        return PrefixStats(prefixes.bytes, prefixes.hits, prefixes.misses)
+
+    def _rows(self, rows: Sequence[int]) -> Rows:
+        return Rows(rows, self._lm.device, copy=self._copy)
