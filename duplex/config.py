@@ -21,12 +21,13 @@ from pydantic import (
     field_validator,
 )
 
+from duplex.defaults import DEFAULT_HOST, DEFAULT_MODEL, DEFAULT_PORT
 from engine.api import EngineConfig
 
-DEFAULT_MODEL = "echo"
-DEFAULT_PORT = 8091
 ENV_PREFIX = "DUPLEX_"
 CONFIG_FILE_ENV = "DUPLEX_CONFIG"
+CLIENT_ENV_PREFIX = "DUPLEX_CLIENT_"
+"""Variables that tell the client commands of a server; `serve` passes over them."""
 
 _ORIGIN = re.compile(r"https?://(\[[0-9a-f:.]+\]|[a-z0-9.-]+)(:\d{1,5})?")
 _KEY = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]{8,256}")
@@ -61,7 +62,7 @@ class ServeConfig(BaseModel):
     prefix_cache_bytes: ByteSize = ByteSize(1 << 30)
     """Memory for prefilled prompts, kept for the next caller with the same voice and persona."""
 
-    host: str = Field("127.0.0.1", min_length=1)
+    host: str = Field(DEFAULT_HOST, min_length=1)
     """Address to listen on. Beyond loopback an API key is required."""
     port: int = Field(DEFAULT_PORT, ge=0, le=65_535)
     """0 takes a free one."""
@@ -197,7 +198,9 @@ def _read_environ(environ: Mapping[str, str]) -> dict[str, object]:
     """The DUPLEX_* variables as fields; empty ones count as not set, lists split at commas."""
     found: dict[str, object] = {}
     for variable, text in environ.items():
-        if not variable.startswith(ENV_PREFIX) or variable == CONFIG_FILE_ENV or not text:
+        if not variable.startswith(ENV_PREFIX) or not text:
+            continue
+        if variable == CONFIG_FILE_ENV or variable.startswith(CLIENT_ENV_PREFIX):
             continue
         field = variable.removeprefix(ENV_PREFIX).lower()
         listed = [part.strip() for part in text.split(",") if part.strip()]

@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from duplex.config import DEFAULT_MODEL, ConfigError, ServeConfig, load_config
+from duplex.config import CONFIG_FILE_ENV, ConfigError, ServeConfig, load_config
+from duplex.defaults import DEFAULT_MODEL
 from engine.api import EngineConfig
 
 KEY = "correct-horse-battery"
@@ -39,6 +40,10 @@ def test_environment_names_the_file(tmp_path):
 
 def test_empty_variables_count_as_not_set():
     assert load(DUPLEX_PORT="", DUPLEX_API_KEYS="").port == 8091
+
+
+def test_what_client_commands_are_told_is_passed_over():
+    assert load(DUPLEX_CLIENT_URL="ws://elsewhere").port == 8091
 
 
 def test_lists_from_the_environment_split_at_commas():
@@ -154,7 +159,7 @@ def test_the_engine_is_told_its_part():
 @given(st.dictionaries(st.text(max_size=20), st.text(max_size=20), max_size=4))
 def test_whatever_the_environment_holds_it_loads_or_says_why(environ):
     prefixed = {f"DUPLEX_{name}": value for name, value in environ.items()}
-    prefixed.pop("DUPLEX_CONFIG", None)
+    prefixed.pop(CONFIG_FILE_ENV, None)
     try:
         load_config({}, environ=prefixed)
     except ConfigError as error:

@@ -1,53 +1,26 @@
-"""The command line, and the composition root: the one place where the parts are put together.
-
-Imports of what a command needs stand in the command, so that `duplex --help` answers at once, and
-so that the server's own process never loads torch: only the engine's does.
-"""
+"""`duplex serve`: puts engine, runtime and web application together and runs them."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal, NoReturn
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from duplex.version import VERSION
+from duplex.cli.errors import fail
+from duplex.defaults import DEFAULT_HOST, DEFAULT_MODEL, DEFAULT_PORT
 
 if TYPE_CHECKING:
     from duplex.config import ServeConfig
     from web.server import Server
 
-app = typer.Typer(
-    no_args_is_help=True,
-    add_completion=False,
-    rich_markup_mode="markdown",
-    pretty_exceptions_show_locals=False,
-    help="Realtime conversations with models that listen while they speak.",
-)
 
-
-def main() -> None:
-    """Entry point of the `duplex` command."""
-    app()
-
-
-@app.callback(invoke_without_command=True)
-def root(
-    version: Annotated[bool, typer.Option("--version", help="Show the version.")] = False,
-) -> None:
-    """What stands before any command."""
-    if version:
-        typer.echo(f"duplex {VERSION}")
-        raise typer.Exit
-
-
-@app.command()
 def serve(
     model: Annotated[
         str | None,
         typer.Argument(
             help="A model's name, a model directory or a Hugging Face repository id.",
-            show_default="echo",
+            show_default=DEFAULT_MODEL,
         ),
     ] = None,
     *,
@@ -62,11 +35,11 @@ def serve(
         str | None,
         typer.Option(
             help="Address to listen on. Beyond this machine an API key is required.",
-            show_default="127.0.0.1",
+            show_default=DEFAULT_HOST,
         ),
     ] = None,
     port: Annotated[
-        int | None, typer.Option(help="Port; 0 takes a free one.", show_default="8091")
+        int | None, typer.Option(help="Port; 0 takes a free one.", show_default=str(DEFAULT_PORT))
     ] = None,
     device: Annotated[
         Literal["auto", "cpu", "cuda"] | None,
@@ -117,7 +90,7 @@ def serve(
     try:
         settings = load_config(given, file=config)
     except ConfigError as error:
-        _fail(str(error))
+        fail(str(error))
     _run_server(settings)
 
 
@@ -143,7 +116,7 @@ def _run_server(config: ServeConfig) -> None:
         with asyncio.Runner(loop_factory=new_event_loop) as runner:
             runner.run(serve(config, runtime, _announce))
     except (EngineError, ListenError) as error:
-        _fail(str(error))
+        fail(str(error))
 
 
 def _announce(server: Server) -> None:
@@ -169,9 +142,3 @@ def _announce(server: Server) -> None:
     Console(highlight=False, soft_wrap=True).print(table)
     gc.collect()
     gc.freeze()  # what was loaded stays; collections need not walk through it
-
-
-def _fail(message: str) -> NoReturn:
-    """Ends the command with an error for its user."""
-    typer.secho(message, err=True, fg=typer.colors.RED)
-    raise typer.Exit(1)
