@@ -259,14 +259,12 @@ def test_two_hundred_sessions_on_two_slots() -> None:
 
 
 ACTIONS = st.lists(
-    st.one_of(
-        st.just(("open", 0)),
-        st.tuples(st.sampled_from(["close", "feed", "feed", "feed"]), st.integers(0, 30)),
-        st.just(("step", 0)),
-        st.just(("advance", 0)),
+    st.tuples(
+        st.sampled_from(["open", "advance", "feed", "feed", "feed", "step", "close", "stale"]),
+        st.integers(0, 5),
     ),
-    max_size=120,
-)
+    max_size=100,
+).map(lambda actions: [("open", 0), ("advance", 0), ("advance", 0), *actions])
 
 
 @given(ACTIONS)
@@ -277,6 +275,7 @@ def test_every_frame_gives_exactly_one_output(actions: list[tuple[str, int]]) ->
     live: set[int] = set()
     fed: dict[int, list[int]] = {}
     got: dict[int, list[int]] = {}
+    surplus: set[int] = set()
     failed: set[int] = set()
     stale = 0
 
@@ -303,18 +302,20 @@ def test_every_frame_gives_exactly_one_output(actions: list[tuple[str, int]]) ->
                     stats = core.stats()
                     assert (stats.free, stats.draining) == (0, 0)
                     given_leases.append(-1)
-            case "close" if which < len(given_leases):
-                core.close(which)
-                live.discard(which)
-            case "feed" if which in live:
-                index = len(fed[which])
-                core.feed([frame(which, index)])
-                if index - len(got[which]) >= 3:
-                    live.discard(which)
-                    failed.add(which)
+            case "close":
+                lease = given_leases[-1 - which % len(given_leases)]
+                core.close(lease)
+                live.discard(lease)
+            case "feed" if live:
+                lease = sorted(live)[which % len(live)]
+                index = len(fed[lease])
+                core.feed([frame(lease, index)])
+                if index - len(got[lease]) >= 3:
+                    live.discard(lease)
+                    surplus.add(lease)
                 else:
-                    fed[which].append(index)
-            case "feed":
+                    fed[lease].append(index)
+            case "stale" if which not in live:
                 core.feed([frame(which)])
                 stale += 1
             case "step":
@@ -334,6 +335,7 @@ def test_every_frame_gives_exactly_one_output(actions: list[tuple[str, int]]) ->
             assert indices == fed[lease]
         else:
             assert indices == fed[lease][: len(indices)]
+    assert failed == surplus
     assert core.stats().free == 3 - len(live)
 
 
