@@ -79,7 +79,7 @@ async def replay(
         run = _Run(session, pcm, pacing=pacing, on_progress=on_progress)
         await run.play(output, options.output_format, stall_s)
     finally:
-        await session.close()
+        await session.close(stall_s)
     times = run.times
     first = times.first_audio_s
     return ReplayResult(

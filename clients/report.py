@@ -9,6 +9,7 @@ import msgspec
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
+from rich.text import Text
 
 from clients import replay
 from clients.bench import BenchResult
@@ -104,5 +105,5 @@ def _table(rows: dict[str, str]) -> Table:
     table.add_column(style="bold")
     table.add_column(overflow="fold")
     for name, value in rows.items():
-        table.add_row(name, value)
+        table.add_row(Text(name), Text(value))  # a server's words are no markup
     return table

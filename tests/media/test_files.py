@@ -12,8 +12,6 @@ from hypothesis import strategies as st
 from media.files import AudioFileError, WavWriter, read_audio, write_wav
 from media.wav import Subtype, wav_header
 
-RECORDING = Path(__file__).parents[3] / "shared/audio/input_assistant.wav"
-
 
 def tone(rate: int, seconds: float = 1.0, hz: float = 440) -> np.ndarray:
     t = np.arange(round(rate * seconds)) / rate
@@ -147,15 +145,14 @@ def test_a_header_has_one_length_and_no_overflow():
         assert reader.getnframes() == 3
 
 
-@pytest.mark.skipif(not RECORDING.exists(), reason="the recording is not here")
-def test_the_recording_is_read():
-    with wave.open(str(RECORDING)) as reader:
+def test_the_recording_is_read(recording):
+    with wave.open(str(recording)) as reader:
         rate, frames, channels = (
             reader.getframerate(),
             reader.getnframes(),
             reader.getnchannels(),
         )
-    pcm = read_audio(RECORDING, 24000)
+    pcm = read_audio(recording, 24000)
     assert channels == 1
     assert len(pcm) == -(-frames * 24000 // rate)
     assert np.sqrt(np.mean(pcm**2)) > 1e-2
