@@ -88,6 +88,8 @@ class CausalConv:
         if self.kept:
             x = torch.cat([memory.view(n, self.kept, channels), x], 1)
             memory = x[:, -self.kept :].flatten(1)
+        else:
+            x = x.contiguous()
         size = (n, length // self.stride, self.kernel * channels)
         windows = x.as_strided(size, (x.stride(0), self.stride * channels, 1)).reshape(-1, size[2])
         if self.bias is None:

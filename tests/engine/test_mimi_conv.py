@@ -37,7 +37,7 @@ def run(conv: CausalConv, x: torch.Tensor, lengths: list[int]) -> torch.Tensor:
 def test_any_framing_equals_the_whole(rows, channels, out, stride, extra, frames, bias):
     kernel = stride + extra
     lengths = [stride * count for count in frames]
-    x = noise(rows, sum(lengths), channels)
+    x = noise(rows, channels, sum(lengths)).transpose(1, 2)
     weight, offset = noise(out, channels, kernel), noise(out) if bias else None
     whole = F.conv1d(F.pad(x.transpose(1, 2), (extra, 0)), weight, offset, stride)
     conv = CausalConv(weight, offset, stride)
