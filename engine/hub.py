@@ -26,7 +26,6 @@ def fetch(repository: str, *, endpoint: str | None = None) -> Path:
     endpoint: another hub than the public one.
     """
     from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import EntryNotFoundError
 
     def download(*names: str) -> Path:
         return Path(snapshot_download(repository, allow_patterns=list(names), endpoint=endpoint))
@@ -35,8 +34,11 @@ def fetch(repository: str, *, endpoint: str | None = None) -> Path:
         config, _ = read_config(download(CONFIG))
         names = map(glob.escape, config.files)
         return download(CONFIG, *names, VOICES_ARCHIVE, f"{VOICES}/*")
-    except (OSError, ValueError, EntryNotFoundError) as error:
+    except EngineError:
+        raise
+    except Exception as error:  # The HTTP library's own errors are among them.
+        words = " ".join(str(error).split())
         raise EngineError(
-            f"{repository}: not fetched from the Hugging Face hub: {error}; where there is no "
-            "network, give the directory of the model's files"
+            f"{repository}: not fetched from the Hugging Face hub: {words} "
+            "(Where there is no network, give the directory of the model's files.)"
         ) from error
