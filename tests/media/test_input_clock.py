@@ -142,6 +142,27 @@ def test_silence_begins_after_160_ms_and_goes_on_in_real_time():
     assert clock.frames_out == 51
 
 
+def test_deadlines_are_absolute_however_late_they_are_asked_for():
+    clock = live()
+    clock.start(0.0)
+    for k in range(1000):
+        assert clock.next_deadline == pytest.approx(0.16 + k * FRAME_S)
+        assert len(clock.due(clock.next_deadline + 0.03)) == 1
+
+
+def test_an_empty_chunk_is_no_audio():
+    clock = live()
+    clock.push_pcm(numbered(0), RATE, 0.0)
+    assert clock.push(b"", F32, RATE, 0.1) == []
+    assert clock.next_deadline == pytest.approx(0.16)
+
+
+def test_with_a_cap_silence_waits_for_real_time_to_catch_up():
+    clock = live(max_backlog_frames=5)
+    assert len(clock.push_pcm(np.concatenate([numbered(k) for k in range(4)]), RATE, 0.0)) == 4
+    assert clock.next_deadline == pytest.approx(4 * FRAME_S)
+
+
 def test_a_caller_who_never_speaks_is_fed_silence_from_the_start():
     clock = live()
     assert clock.due(100.0) == []
