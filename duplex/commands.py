@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from duplex.conversation import Item
 from duplex.settings import SettingsPatch, Substitution
 from media.formats import AudioFormat
 
@@ -32,9 +33,15 @@ class AppendAudio(Command, frozen=True, kw_only=True, gc=False):
 class CommitInput(Command, frozen=True, kw_only=True, gc=False):
     """The client says that an utterance is over; a lockstep model needs no telling."""
 
+    may_be_empty: bool = False
+
 
 class ClearInput(Command, frozen=True, kw_only=True, gc=False):
     """Forget the audio that doesn't fill a frame yet."""
+
+
+class CreateResponse(Command, frozen=True, kw_only=True):
+    """The client wants the agent to speak."""
 
 
 class BargeIn(Command, frozen=True, kw_only=True, gc=False):
@@ -46,6 +53,59 @@ class BargeIn(Command, frozen=True, kw_only=True, gc=False):
 
     response_id: str | None = None
     required: bool = False
+
+
+class ClearOutput(Command, frozen=True, kw_only=True, gc=False):
+    """Drop what is queued for playback."""
+
+
+class CreateItem(Command, frozen=True, kw_only=True):
+    """Adds an item to the conversation, after another one: see `Conversation.add`."""
+
+    item: Item
+    after: str | None = None
+
+
+class DeleteItem(Command, frozen=True, kw_only=True):
+    """Takes an item out of the conversation."""
+
+    item_id: str
+
+
+class RetrieveItem(Command, frozen=True, kw_only=True):
+    """Asks for an item as the server has it."""
+
+    item_id: str
+
+
+class TruncateItem(Command, frozen=True, kw_only=True):
+    """Keeps of the agent's speech only what was heard, up to a time in milliseconds."""
+
+    item_id: str
+    content_index: int
+    audio_end_ms: float
+
+
+class AckPlayback(Command, frozen=True, kw_only=True):
+    """How much of a response was played. Without ids it means the response in progress."""
+
+    response_id: str | None = None
+    item_id: str | None = None
+    played_ms: float
+    committed_ms: float | None = None
+    truncate: bool = False
+
+
+class SignalTurn(Command, frozen=True, kw_only=True):
+    """What the client has observed of the turn, for the record."""
+
+    event: str
+
+
+class AppendText(Command, frozen=True, kw_only=True):
+    """Text from the user, for models that take it."""
+
+    text: str
 
 
 class Heartbeat(Command, frozen=True, kw_only=True, gc=False):

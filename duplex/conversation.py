@@ -55,6 +55,11 @@ class Item(msgspec.Struct, kw_only=True):
     arguments: str | None = None
     output: str | None = None
 
+    def snapshot(self) -> Item:
+        """The item as it is now; what happens to it later doesn't show."""
+        parts = [msgspec.structs.replace(part, pieces=[]) for part in self.parts]
+        return msgspec.structs.replace(self, parts=parts)
+
 
 class Conversation:
     """Items in order. Every refusal names the field at fault; nothing has changed then."""

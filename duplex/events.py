@@ -6,6 +6,7 @@ from typing import Literal
 
 import msgspec
 
+from duplex.conversation import Item
 from duplex.errors import SessionError
 from duplex.fence import Fence
 from duplex.settings import Settings, Substitution
@@ -34,9 +35,12 @@ class SessionUpdated(Event, frozen=True, kw_only=True):
 
 
 class ResponseCreated(Event, frozen=True, kw_only=True):
-    """The agent begins."""
+    """The agent begins; its item is in the conversation."""
 
     response_id: str
+    item: Item
+    previous_item_id: str | None
+    conversation_id: str
 
 
 class OutputAudio(Event, frozen=True, kw_only=True, gc=False):
@@ -64,9 +68,90 @@ class ResponseDone(Event, frozen=True, kw_only=True):
 
     response_id: str
     status: ResponseStatus
-    transcript: str
+    reason: str | None = None
+    """Why it isn't complete: turn_detected or client_cancelled."""
+    item: Item
+    previous_item_id: str | None
+    conversation_id: str
     frames: int
     """Frames that the response had."""
+
+
+class UserStarted(Event, frozen=True, kw_only=True):
+    """The user began to speak."""
+
+    item_id: str
+    audio_ms: float
+
+
+class UserStopped(Event, frozen=True, kw_only=True):
+    """The user's turn is over."""
+
+    item_id: str
+    audio_ms: float
+
+
+class UserTimedOut(Event, frozen=True, kw_only=True):
+    """Nobody has spoken for as long as the client allowed."""
+
+    item_id: str
+    from_ms: float
+    to_ms: float
+
+
+class ItemAdded(Event, frozen=True, kw_only=True):
+    """An item is in the conversation; the agent's may still grow."""
+
+    item: Item
+    previous_item_id: str | None
+
+
+class ItemDone(Event, frozen=True, kw_only=True):
+    """An item is complete."""
+
+    item: Item
+    previous_item_id: str | None
+
+
+class ItemRetrieved(Event, frozen=True, kw_only=True):
+    """Answers RetrieveItem."""
+
+    item: Item
+
+
+class ItemDeleted(Event, frozen=True, kw_only=True):
+    """Answers DeleteItem."""
+
+    item_id: str
+
+
+class ItemTruncated(Event, frozen=True, kw_only=True):
+    """Answers TruncateItem with the end that is in force."""
+
+    item_id: str
+    content_index: int
+    audio_end_ms: float
+
+
+class PlaybackAcknowledged(Event, frozen=True, kw_only=True):
+    """Answers AckPlayback with what is in the history now."""
+
+    response_id: str
+    item_id: str
+    played_ms: float
+    committed_ms: float
+
+
+class OutputCleared(Event, frozen=True, kw_only=True):
+    """What was queued for playback is dropped."""
+
+    response_id: str
+
+
+class TurnSignalled(Event, frozen=True, kw_only=True):
+    """Answers SignalTurn."""
+
+    event: str
 
 
 class InputCommitted(Event, frozen=True, kw_only=True):

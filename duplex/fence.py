@@ -20,9 +20,13 @@ class Fence(msgspec.Struct, frozen=True, gc=False):
         """The fence after an interruption."""
         return msgspec.structs.replace(self, epoch=self.epoch + 1)
 
-    def respond(self, response: str) -> Fence:
-        """The fence of a new response."""
+    def respond(self, response: str | None) -> Fence:
+        """The fence of a new response, or of none."""
         return msgspec.structs.replace(self, response=response)
+
+    def next_turn(self) -> Fence:
+        """The fence after the user's turn was committed."""
+        return msgspec.structs.replace(self, turn=self.turn + 1)
 
     def admits(self, epoch: int) -> bool:
         """Whether output made in `epoch` is current."""

@@ -14,7 +14,7 @@ from typing import Any
 
 from duplex.errors import SessionError, internal_error, resource_exhausted
 from duplex.metrics import Metrics
-from duplex.session import Session
+from duplex.session import Mode, Session
 from duplex.settings import Capabilities, Settings
 from engine.api import (
     BadParams,
@@ -29,6 +29,7 @@ from engine.api import (
     StepOutput,
 )
 from media.clock import Clock, SystemClock
+from media.vad import Vad
 
 logger = logging.getLogger(__name__)
 
@@ -39,10 +40,16 @@ class Runtime:
     """One engine and the sessions that live on it. All methods belong to one event loop."""
 
     def __init__(
-        self, engine: Engine, *, clock: Clock | None = None, drain_s: float = 10.0
+        self,
+        engine: Engine,
+        *,
+        clock: Clock | None = None,
+        vad: Vad | None = None,
+        drain_s: float = 10.0,
     ) -> None:
         self.engine = engine
         self.clock: Clock = clock or SystemClock()
+        self.vad = vad or Vad()
         self.metrics = Metrics()
         self.sessions: dict[str, Session] = {}
         self.draining = False
@@ -90,6 +97,7 @@ class Runtime:
             pump.cancel()
         await asyncio.gather(*self._pumps, return_exceptions=True)
         await self.engine.stop()
+        self.vad.close()
 
     async def drain(self, timeout_s: float) -> bool:
         """Refuses new sessions and waits for the live ones; True if all ended in time."""
@@ -103,7 +111,9 @@ class Runtime:
             return False
         return True
 
-    def create_session(self, session_id: str, settings: Settings) -> Session:
+    def create_session(
+        self, session_id: str, settings: Settings, mode: Mode = Mode.DUPLEX
+    ) -> Session:
         """A new session, without a slot yet. Raises SessionError while draining."""
         if self.draining:
             self.metrics.refused["draining"] += 1
@@ -113,7 +123,7 @@ class Runtime:
                 type="server_error",
                 fatal=True,
             )
-        session = Session(self, session_id, settings)
+        session = Session(self, session_id, settings, mode)
         self.sessions[session_id] = session
         return session
 

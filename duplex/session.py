@@ -1,9 +1,9 @@
 """A session: one conversation, from its first settings to the return of its slot.
 
 Commands come in by `handle`, in order, and wait there for room (that wait is the backpressure of
-client-clocked input: nobody reads the socket meanwhile). Outputs come in by `deliver` and leave
-as events through the outbox. A session on a lockstep model is one response: it is created with
-the first frame of audio and done when the session closes.
+client-clocked input: nobody reads the socket meanwhile). Outputs come in by `deliver`, become
+responses (`duplex.responses`) and leave as events through the outbox. What the session does about
+the user's speech is in `duplex.user`, what the client can ask for in `duplex.requests`.
 """
 
 from __future__ import annotations
@@ -14,64 +14,34 @@ import logging
 from collections import deque
 from typing import TYPE_CHECKING
 
-from msgspec import UNSET
-
-from duplex.commands import (
-    AckEvent,
-    AppendAudio,
-    BargeIn,
-    ClearInput,
-    CloseSession,
-    Command,
-    CommitInput,
-    Heartbeat,
-    UpdateSession,
-)
+from duplex.commands import AppendAudio, Command
+from duplex.conversation import Conversation
 from duplex.errors import SessionError, internal_error
-from duplex.events import (
-    Event,
-    Failed,
-    HeartbeatAcknowledged,
-    InputCleared,
-    InputCommitted,
-    OutputAudio,
-    OutputText,
-    OverlapDecided,
-    ResponseCreated,
-    ResponseDone,
-    ResponseStatus,
-    SessionClosed,
-    SessionCreated,
-    SessionExpired,
-    SessionUpdated,
-)
+from duplex.events import Event, Failed, SessionClosed, SessionCreated, SessionExpired
 from duplex.fence import Fence
-from duplex.ids import new_id
+from duplex.ledger import Ledger
 from duplex.outbox import Outbox, OutboxOverflow
+from duplex.requests import carry_out
+from duplex.responses import OneResponse, Responses, UtteranceResponses
+from duplex.user import User
 from engine.api import Frame, Lease, Pcm, StepOutput
 from media.formats import BadAudio
 from media.input_clock import InputClock
 
 if TYPE_CHECKING:
     from duplex.runtime import Runtime
-    from duplex.settings import Settings, SettingsPatch, Substitution
+    from duplex.settings import Settings, Substitution
+    from media.vad import VadStream
 
 logger = logging.getLogger(__name__)
 
 _OUTBOX_FRAMES = 64
 _LOST_FRAMES = 125
 """At 80 ms a frame: a reader that loses ten seconds in a row is gone."""
-
-_FIXED_BY_FIRST_FRAME = (
-    "voice",
-    "persona",
-    "voice_audio",
-    "seed",
-    "text_temperature",
-    "text_top_k",
-    "audio_temperature",
-    "audio_top_k",
-)
+_AGENT_SILENCE_S = 0.64
+"""A pause of the agent's that ends its utterance."""
+_PATIENCE_S = 8.0
+"""How long a response that a client asked for waits for the agent to speak."""
 
 
 class State(enum.Enum):
@@ -83,30 +53,50 @@ class State(enum.Enum):
     CLOSED = enum.auto()
 
 
+class Mode(enum.Enum):
+    """How the agent's stream reaches the client."""
+
+    DUPLEX = enum.auto()
+    """As it is: one response, a delta for every frame."""
+    TURNS = enum.auto()
+    """Cut into utterances, for clients that think in turns."""
+
+
 class Session:
     """One conversation. Its owner reads `outbox` and calls `handle` for one command at a time."""
 
-    def __init__(self, runtime: Runtime, session_id: str, settings: Settings) -> None:
+    def __init__(
+        self, runtime: Runtime, session_id: str, settings: Settings, mode: Mode = Mode.DUPLEX
+    ) -> None:
         spec = runtime.spec
         self.id = session_id
+        self.mode = mode
         self.settings = settings
-        self.fence = Fence(session_id)
         self.state = State.NEW
+        self.fence = Fence(session_id)
+        self.conversation = Conversation()
+        self.ledger = Ledger(self.conversation)
         self.outbox = Outbox(max_audio=_OUTBOX_FRAMES, max_lost=_LOST_FRAMES)
         self.broken = asyncio.Event()
         """Set when the connection should be cut: its reader doesn't read."""
         self.substitutions: dict[str, Substitution] = {}
-        self._runtime = runtime
+        self.runtime = runtime
+        self.frame_ms = 1000 * spec.frame_s
+        silence_frames = round(_AGENT_SILENCE_S / spec.frame_s)
+        self.responses: Responses = (
+            OneResponse(self, silence_frames)
+            if mode is Mode.DUPLEX
+            else UtteranceResponses(self, silence_frames, round(_PATIENCE_S / spec.frame_s))
+        )
+        self.user = User(self)
+        self.input: InputClock = self._new_input()
+        self.fed = 0
+        """Frames handed to the engine."""
         self._lease: Lease | None = None
-        self._input = InputClock(spec.frame_size, spec.sample_rate)
-        self._max_in_flight = spec.max_in_flight
-        self._frame_s = spec.frame_s
-        self._fed = 0
         self._fed_at: deque[float] = deque()
         self._returned = asyncio.Event()
-        self._frames_out = 0
-        self._transcript: list[str] = []
-        self._last_item: str | None = None
+        self._vad: VadStream | None = None
+        self._clock_task: asyncio.Task[None] | None = None
         self._last_command = runtime.clock.now()
         self._finishing: asyncio.Task[None] | None = None
         self._announced = False
@@ -116,19 +106,31 @@ class Session:
         """Frames fed whose outputs haven't come."""
         return len(self._fed_at)
 
+    @property
+    def opened(self) -> bool:
+        """Whether the session has a slot."""
+        return self._lease is not None
+
     def start(self) -> None:
         """Says that the session exists, once: at once, or else when it has its slot."""
         if not self._announced:
             self._announced = True
-            self._emit(SessionCreated(settings=self.settings, substitutions=self._substituted()))
+            self.emit(
+                SessionCreated(
+                    settings=self.settings, substitutions=tuple(self.substitutions.values())
+                )
+            )
 
     async def handle(self, command: Command) -> None:
         """Carries out one command; what goes wrong becomes an event."""
-        self._last_command = self._runtime.clock.now()
+        self._last_command = self.runtime.clock.now()
         if self.state in (State.CLOSING, State.CLOSED):
             return
         try:
-            await self._carry_out(command)
+            if type(command) is AppendAudio:
+                await self._append(command)
+            else:
+                await carry_out(self, command)
         except SessionError as error:
             error.event_id = command.event_id
             if error.fatal:
@@ -138,8 +140,8 @@ class Session:
 
     def fail(self, error: SessionError) -> None:
         """Tells the client of an error that the session survives."""
-        self._runtime.metrics.errors[error.code] += 1
-        self._emit(Failed(error=error))
+        self.runtime.metrics.errors[error.code] += 1
+        self.emit(Failed(error=error))
 
     def abort(self, error: SessionError, reason: str) -> None:
         """Ends the session at once because of an error."""
@@ -153,179 +155,146 @@ class Session:
 
     def deliver(self, output: StepOutput, now: float) -> None:
         """Takes one output of the engine: the routing step, where stale ones are dropped."""
-        metrics = self._runtime.metrics
+        metrics = self.runtime.metrics
         latency = now - self._fed_at.popleft()
         metrics.frame_s.observe(latency)
-        if latency > self._frame_s:
+        if latency > self.frame_ms / 1000:
             metrics.late_frames += 1
         self._returned.set()
         if output.error:
             logger.error("session %s: the engine ended its lease: %s", self.id, output.error)
             self.abort(internal_error(), "internal_error")
+            return
         if output.pcm is None:
             return
-        if not self.fence.admits(output.epoch):
+        stale = not self.fence.admits(output.epoch)
+        if stale:
             metrics.stale_frames += 1
-            return
-        if self.fence.response is None:
-            self._begin_response()
-        metrics.frames_out += 1
-        settings = self.settings
-        if output.text:
-            self._transcript.append(output.text)
-            self._emit(OutputText(fence=self.fence, text=output.text))
-        if not settings.output_text_only:
-            self._emit(
-                OutputAudio(
-                    fence=self.fence,
-                    format=settings.output_format,
-                    pcm=output.pcm,
-                    frame_index=self._frames_out,
-                    timings=output.timings if settings.stage_metrics else None,
-                )
-            )
-        self._frames_out += 1
+        else:
+            metrics.frames_out += 1
+        self.responses.hear(output, stale=stale)
+
+    def interrupt(self, reason: str) -> None:
+        """Barge-in: moves the epoch and drops what was made before it, wherever it is."""
+        self.fence = self.fence.barge_in()
+        self.runtime.metrics.flushed_frames += self.outbox.flush(self.fence)
+        self.responses.interrupt(reason)
+
+    def turn_ended(self) -> None:
+        """The user's turn was committed."""
+        self.fence = self.fence.next_turn()
 
     def expire_if_idle(self, now: float) -> None:
         """Ends the session if its client has said nothing for longer than it allowed itself."""
         limit = self.settings.idle_timeout_s
         if limit is not None and self.state is State.LIVE and now - self._last_command > limit:
-            self._emit(SessionExpired(idle_timeout_s=limit))
+            self.emit(SessionExpired(idle_timeout_s=limit))
             self._start_finishing("idle_timeout", drain=False)
 
-    # --- commands ---------------------------------------------------------------------------
-
-    async def _carry_out(self, command: Command) -> None:
-        match command:
-            case AppendAudio():
-                await self._append(command)
-            case AckEvent():
-                pass
-            case UpdateSession():
-                await self._update(command)
-            case CommitInput():
-                item = new_id("item")
-                self._emit(InputCommitted(item_id=item, previous_item_id=self._last_item))
-                self._last_item = item
-            case ClearInput():
-                self._input.clear()
-                self._emit(InputCleared())
-            case BargeIn():
-                self._barge_in(command)
-            case Heartbeat():
-                self._emit(HeartbeatAcknowledged())
-            case CloseSession():
-                await self.close("client_close")
-            case _:
-                raise SessionError(
-                    "unsupported_event", f"This session takes no {type(command).__name__}."
-                )
-
-    async def _append(self, command: AppendAudio) -> None:
-        settings = self.settings
-        if self._lease is None:
-            await self._open(settings)
-            self.start()
+    def emit(self, event: Event) -> None:
+        """Queues an event; a reader that doesn't read loses audio, then its connection."""
         try:
-            frames = self._input.push(
-                command.audio,
-                command.format or settings.input_format,
-                command.rate or settings.input_rate,
-            )
-        except BadAudio as error:
-            raise SessionError("bad_audio", str(error), param="audio") from error
-        for pcm in frames:
-            await self._feed(pcm)
+            self.outbox.put(event)
+        except OutboxOverflow:
+            if not self.broken.is_set():
+                self.runtime.metrics.slow_readers += 1
+                self.broken.set()
+                self.outbox.close()
+                self._start_finishing("slow_reader", drain=False)
 
-    async def _update(self, command: UpdateSession) -> None:
-        """Applies the patch whole or not at all; the first update takes the slot."""
-        settings = self.settings.patched(command.patch)
-        if self._fed and (name := self._changed(settings, command.patch)):
-            raise SessionError(
-                "invalid_value", f"{name} is fixed once audio has been sent.", param=name
-            )
-        if self._lease is None or settings.open_params() != self.settings.open_params():
-            await self._open(settings)
-        self.settings = settings
-        for substitution in command.substitutions:
-            self.substitutions[substitution.field] = substitution
-        self.start()
-        self._emit(SessionUpdated(settings=settings, substitutions=self._substituted()))
+    # --- the slot ---------------------------------------------------------------------------
 
-    def _changed(self, settings: Settings, patch: SettingsPatch) -> str | None:
-        for name in _FIXED_BY_FIRST_FRAME:
-            if getattr(patch, name) is not UNSET and getattr(settings, name) != getattr(
-                self.settings, name
-            ):
-                return name
-        return None
+    async def open(self, settings: Settings) -> None:
+        """Takes a slot prefilled for `settings`, in place of one that was taken before.
 
-    async def _open(self, settings: Settings) -> None:
-        """Takes a slot prefilled for `settings`, in place of one that was taken before."""
+        Raises SessionError; the session has no slot then.
+        """
         if self._lease is not None:
             lease, self._lease, self.state = self._lease, None, State.NEW
-            await self._runtime.release(lease)
-        lease = await self._runtime.open(self, settings.open_params())
+            await self.runtime.release(lease)
+        lease = await self.runtime.open(self, settings.open_params())
         if self.state is not State.NEW:
-            await self._runtime.release(lease)
+            await self.runtime.release(lease)
             return
         self._lease = lease
         self.state = State.LIVE
 
+    def apply(self, settings: Settings) -> None:
+        """Puts settings in force."""
+        clock_changed = settings.input_clock != self.settings.input_clock
+        self.settings = settings
+        self.user.configure()
+        if clock_changed and self.input.frames_out == 0:
+            self.input = self._new_input()
+        self._keep_time()
+
+    async def _append(self, command: AppendAudio) -> None:
+        settings = self.settings
+        if self._lease is None:
+            await self.open(settings)
+            self.start()
+        before, rate = self.input.samples_in, command.rate or settings.input_rate
+        try:
+            frames = self.input.push(
+                command.audio,
+                command.format or settings.input_format,
+                rate,
+                self.runtime.clock.now(),
+            )
+        except BadAudio as error:
+            raise SessionError("bad_audio", str(error), param="audio") from error
+        self.user.sent(1000 * (self.input.samples_in - before) / rate)
+        self._keep_time()
+        for pcm in frames:
+            await self._feed(pcm)
+
     async def _feed(self, pcm: Pcm) -> None:
         """Hands a frame to the engine, as soon as there is room for it."""
-        while self.in_flight >= self._max_in_flight and self.state is not State.CLOSED:
+        while len(self._fed_at) >= self.runtime.spec.max_in_flight:
+            if self.state is State.CLOSED:
+                return
             self._returned.clear()
             await self._returned.wait()
         if self._lease is None or self.state is State.CLOSED:
             return
-        self._fed_at.append(self._runtime.clock.now())
-        self._runtime.feed(Frame(self._lease.id, self.fence.epoch, self._fed, pcm))
-        self._fed += 1
+        self._fed_at.append(self.runtime.clock.now())
+        self.runtime.feed(Frame(self._lease.id, self.fence.epoch, self.fed, pcm))
+        self.fed += 1
+        if self.user.wants_vad:
+            if self._vad is None:
+                spec = self.runtime.spec
+                self._vad = self.runtime.vad.stream(spec.sample_rate, self.user.heard)
+            self._vad.push(pcm)
 
-    def _barge_in(self, command: BargeIn) -> None:
-        """Moves the epoch: what was made before is dropped wherever it is. The model hears the
-        user anyway, so its stream goes on.
-        """
-        response = self.fence.response
-        if response is None or command.response_id not in (None, response):
-            if command.required:
-                raise SessionError(
-                    "response_cancel_not_active",
-                    "There is no such response in progress.",
-                    param="response_id" if command.response_id else None,
-                )
-            return
-        self.fence = self.fence.barge_in()
-        self._runtime.metrics.flushed_frames += self.outbox.flush(self.fence)
-        self._emit(
-            OverlapDecided(
-                policy=self.settings.overlap_policy, action="barge_in", reason="client_request"
-            )
+    def _new_input(self) -> InputClock:
+        spec = self.runtime.spec
+        return InputClock(
+            spec.frame_size,
+            spec.sample_rate,
+            server_clocked=self.settings.input_clock == "server",
         )
 
-    # --- life -------------------------------------------------------------------------------
+    def _keep_time(self) -> None:
+        """With a server clock, feeds silence while the client sends nothing."""
+        if self.input.server_clocked and self.opened and self._clock_task is None:
+            self.input.start(self.runtime.clock.now())
+            self._clock_task = self.runtime.spawn(self._feed_silence(), f"clock-{self.id}")
 
-    def _begin_response(self) -> None:
-        response = new_id("resp")
-        self.fence = self.fence.respond(response)
-        self._emit(ResponseCreated(response_id=response))
+    async def _feed_silence(self) -> None:
+        clock = self.runtime.clock
+        while self.state is State.LIVE and (deadline := self.input.next_deadline) is not None:
+            await clock.sleep_until(deadline)
+            frames = self.input.due(clock.now())
+            self.runtime.metrics.concealed_frames += len(frames)
+            for pcm in frames:
+                await self._feed(pcm)
 
-    def _end_response(self, status: ResponseStatus) -> None:
-        if self.fence.response is not None:
-            self._emit(
-                ResponseDone(
-                    response_id=self.fence.response,
-                    status=status,
-                    transcript="".join(self._transcript),
-                    frames=self._frames_out,
-                )
-            )
+    # --- the end ----------------------------------------------------------------------------
 
     def _start_finishing(self, reason: str, *, drain: bool) -> asyncio.Task[None]:
         if self._finishing is None:
             self.state = State.CLOSING if drain else State.CLOSED
-            self._finishing = self._runtime.spawn(
+            self._finishing = self.runtime.spawn(
                 self._finish(reason, drain=drain), f"finish-{self.id}"
             )
         elif not drain:
@@ -334,51 +303,35 @@ class Session:
         return self._finishing
 
     async def _finish(self, reason: str, *, drain: bool) -> None:
+        if self._clock_task is not None:
+            self._clock_task.cancel()
         try:
             if drain and self._lease is not None:
-                async with asyncio.timeout(self._runtime.session_drain_s):
+                async with asyncio.timeout(self.runtime.session_drain_s):
                     await self._drain()
         except TimeoutError:
             logger.warning("session %s: %d outputs didn't come", self.id, self.in_flight)
         finally:
-            whole = drain and self.state is State.CLOSING
+            whole = self.state is State.CLOSING
             self.state = State.CLOSED
+            if self._vad is not None:
+                self._vad.close()
             if self._lease is not None:
                 lease, self._lease = self._lease, None
-                await self._runtime.release(lease)
-            self._end_response("completed" if whole else "failed")
-            self._emit(SessionClosed(reason=reason))
+                await self.runtime.release(lease)
+            self.responses.finish("completed" if whole else "failed")
+            self.emit(SessionClosed(reason=reason))
             self.outbox.close()
-            self._count(reason)
-            self._runtime.forget(self)
+            metrics = self.runtime.metrics
+            metrics.sessions_closed[reason] += 1
+            metrics.dropped_frames += self.outbox.dropped_audio
+            metrics.padded_samples += self.input.padded_samples
+            self.runtime.forget(self)
 
     async def _drain(self) -> None:
         """Steps what the caller had sent, the padded tail included, and waits for the outputs."""
-        for pcm in self._input.flush():
+        for pcm in self.input.flush():
             await self._feed(pcm)
         while self._fed_at and self.state is State.CLOSING:
             self._returned.clear()
             await self._returned.wait()
-
-    def _count(self, reason: str) -> None:
-        metrics = self._runtime.metrics
-        metrics.sessions_closed[reason] += 1
-        metrics.dropped_frames += self.outbox.dropped_audio
-        metrics.padded_samples += self._input.padded_samples
-
-    def _substituted(self) -> tuple[Substitution, ...]:
-        return tuple(self.substitutions.values())
-
-    def _emit(self, event: Event) -> None:
-        """Queues an event; a reader that doesn't read loses audio, then its connection."""
-        try:
-            self.outbox.put(event)
-        except OutboxOverflow:
-            self._cut()
-
-    def _cut(self) -> None:
-        if not self.broken.is_set():
-            self._runtime.metrics.slow_readers += 1
-            self.broken.set()
-            self.outbox.close()
-            self._start_finishing("slow_reader", drain=False)

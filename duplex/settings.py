@@ -7,6 +7,7 @@ from typing import Literal
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from duplex.turns import TurnDetection
 from engine.api import EngineSpec, OpenParams
 from media.formats import AudioFormat
 
@@ -34,6 +35,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     overlap_policy: OverlapPolicy = "listen_only"
     playback_commit_policy: PlaybackCommitPolicy = "ack_only"
     input_clock: InputClockMode = "client"
+    turn_detection: TurnDetection | None = None
+    overlap_short_ack_ms: int = 500
+    """Speech over the agent's that ends by then is an acknowledgement and interrupts nothing."""
+    overlap_barge_in_ms: int = 600
+    """Speech over the agent's that lasts so long interrupts it, if the policy is to."""
     idle_timeout_s: float | None = None
     stage_metrics: bool = False
 
@@ -78,6 +84,9 @@ class SettingsPatch(msgspec.Struct, frozen=True, kw_only=True):
     overlap_policy: OverlapPolicy | UnsetType = UNSET
     playback_commit_policy: PlaybackCommitPolicy | UnsetType = UNSET
     input_clock: InputClockMode | UnsetType = UNSET
+    turn_detection: TurnDetection | UnsetType | None = UNSET
+    overlap_short_ack_ms: int | UnsetType = UNSET
+    overlap_barge_in_ms: int | UnsetType = UNSET
     idle_timeout_s: float | UnsetType | None = UNSET
     stage_metrics: bool | UnsetType = UNSET
 
@@ -119,7 +128,7 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
             supports_multi_session=spec.slots > 1,
             supports_multi_session_same_replica=spec.slots > 1,
             supports_barge_in=False,
-            supports_playback_ack=False,
+            supports_playback_ack=True,
             supports_session_resume=False,
             supports_audio_truncate=False,
             required_input_modalities=("audio",),

@@ -6,6 +6,8 @@ are ignored, as clients grow; wrong types are refused by field name.
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import msgspec
 
 
@@ -56,16 +58,79 @@ class InputAudioClear(ClientMessage, kw_only=True, tag="input_audio_buffer.clear
     """Drops audio that isn't used yet."""
 
 
+class ResponseCreate(ClientMessage, kw_only=True, tag="response.create"):
+    """Asks for a response. A lockstep model speaks by itself, so `response` changes nothing."""
+
+    response: dict[str, object] | None = None
+
+
 class ResponseCancel(ClientMessage, kw_only=True, tag="response.cancel"):
     """Silences the response in progress."""
 
     response_id: str | None = None
 
 
+class OutputAudioClear(ClientMessage, kw_only=True, tag="output_audio_buffer.clear"):
+    """Drops what is queued for playback."""
+
+
+class ConversationItemCreate(ClientMessage, kw_only=True, tag="conversation.item.create"):
+    """Adds an item: see duplex.wire.items."""
+
+    item: dict[str, object]
+    previous_item_id: str | None = None
+
+
+class ConversationItemDelete(ClientMessage, kw_only=True, tag="conversation.item.delete"):
+    """Takes an item out."""
+
+    item_id: str
+
+
+class ConversationItemRetrieve(ClientMessage, kw_only=True, tag="conversation.item.retrieve"):
+    """Asks for an item."""
+
+    item_id: str
+
+
+class ConversationItemTruncate(ClientMessage, kw_only=True, tag="conversation.item.truncate"):
+    """Says how much of the agent's speech was heard."""
+
+    item_id: str
+    content_index: int
+    audio_end_ms: float
+
+
 class BargeInMessage(ClientMessage, kw_only=True, tag="barge_in"):
     """The user interrupts."""
 
     response_id: str | None = None
+
+
+class PlaybackAck(ClientMessage, kw_only=True, tag="playback.ack"):
+    """How much of a response was played, in milliseconds from its beginning."""
+
+    played_ms: Annotated[float, msgspec.Meta(ge=0)]
+    response_id: str | None = None
+    item_id: str | None = None
+    committed_ms: Annotated[float, msgspec.Meta(ge=0)] | None = None
+    truncate: bool = False
+
+
+class TurnSignal(ClientMessage, kw_only=True, tag="turn.signal"):
+    """What the client saw of the turn."""
+
+    event: str
+
+
+class InputCancel(ClientMessage, kw_only=True, tag="input.cancel"):
+    """Drops audio that isn't used yet."""
+
+
+class InputTextAppend(ClientMessage, kw_only=True, tag="input.text.append"):
+    """Text from the user."""
+
+    text: str
 
 
 ClientMessages = (
@@ -76,8 +141,18 @@ ClientMessages = (
     | SessionHeartbeat
     | InputAudioCommit
     | InputAudioClear
+    | InputCancel
+    | InputTextAppend
+    | ResponseCreate
     | ResponseCancel
+    | OutputAudioClear
+    | ConversationItemCreate
+    | ConversationItemDelete
+    | ConversationItemRetrieve
+    | ConversationItemTruncate
     | BargeInMessage
+    | PlaybackAck
+    | TurnSignal
 )
 
 decoder = msgspec.json.Decoder(ClientMessages)

@@ -11,12 +11,13 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import msgspec
 
 from duplex.errors import SessionError
 from duplex.settings import SettingsPatch, Substitution
+from duplex.turns import TurnDetection
 from engine.api import EngineSpec
 from media.formats import AudioFormat, parse_format
 
@@ -95,6 +96,12 @@ def _integer(path: str, value: object, low: int, high: int) -> int:
         refuse(path, f"{path} must be an integer.", "invalid_type")
     if not low <= value <= high:
         refuse(path, f"{path} must be between {low} and {high}.")
+    return value
+
+
+def _boolean(path: str, value: object) -> bool:
+    if not isinstance(value, bool):
+        refuse(path, f"{path} must be true or false.", "invalid_type")
     return value
 
 
@@ -244,16 +251,23 @@ def _unavailable(why: str) -> _Field:
 
 def _turn_detection(reader: _Reader, path: str, value: object) -> None:
     if value is None:
+        reader.patch["turn_detection"] = None
         return
     if not isinstance(value, Mapping):
         refuse(path, f"{path} must be an object or null.", "invalid_type")
-    if value.get("type", "server_vad") not in ("server_vad", "semantic_vad", "none"):
-        refuse(
-            f"{path}.type",
-            f"Unknown turn detection {value.get('type')!r}.",
-            "unsupported_turn_detection",
-        )
-    reader.substitute(path, value, None, "The model hears every frame and takes turns by itself.")
+    kind = value.get("type", "server_vad")
+    if kind == "semantic_vad":
+        reader.substitute(f"{path}.type", kind, "server_vad", "There is no end-of-turn model here.")
+    elif kind != "server_vad":
+        refuse(f"{path}.type", f"Unknown turn detection {kind!r}.", "unsupported_turn_detection")
+    fields: dict[str, Any] = {}
+    for name, item in value.items():
+        field = _DETECTION.get(name)
+        if field is not None and item is not None:
+            fields[name] = field(f"{path}.{name}", item)
+        elif name not in ("type", "eagerness", "idle_timeout_ms"):
+            refuse(f"{path}.{name}", f"Unknown setting {path}.{name}.", "unknown_parameter")
+    reader.patch["turn_detection"] = TurnDetection(**fields)
 
 
 def _tools(reader: _Reader, path: str, value: object) -> None:
@@ -265,9 +279,7 @@ def _tools(reader: _Reader, path: str, value: object) -> None:
 
 def _flag(name: str) -> _Field:
     def read(reader: _Reader, path: str, value: object) -> None:
-        if not isinstance(value, bool):
-            refuse(path, f"{path} must be true or false.", "invalid_type")
-        reader.patch[name] = value
+        reader.patch[name] = _boolean(path, value)
 
     return read
 
@@ -279,6 +291,13 @@ def _sampling(name: str, convert: Callable[[str, object], object]) -> _Field:
             reader.patch[name] = number
         elif number is not None:
             reader.substitute(path, value, None, "The model doesn't sample.")
+
+    return read
+
+
+def _overlap_ms(name: str) -> _Field:
+    def read(reader: _Reader, path: str, value: object) -> None:
+        reader.patch[name] = _integer(path, value, 0, 60_000)
 
     return read
 
@@ -308,10 +327,18 @@ _temperature = partial(_number, low=0.0, high=2.0)
 _top_k = partial(_integer, low=1, high=100_000)
 _seed = partial(_integer, low=0, high=2**63 - 1)
 _timeout = partial(_number, low=0.1, high=86_400.0)
-_vad = _unavailable("The model hears every frame and takes turns by itself.")
 _transcription = _unavailable("Transcription is off on this server.")
 _noise_reduction = _unavailable("Noise reduction is off on this server.")
 _tracing = _unavailable("Tracing is off on this server.")
+
+_DETECTION: dict[str, Callable[[str, object], object]] = {
+    "threshold": partial(_number, low=0.0, high=1.0),
+    "prefix_padding_ms": partial(_integer, low=0, high=5_000),
+    "silence_duration_ms": partial(_integer, low=0, high=60_000),
+    "create_response": _boolean,
+    "interrupt_response": _boolean,
+    "idle_timeout_ms": partial(_integer, low=1_000, high=600_000),
+}
 
 _EXTRA: dict[str, _Field] = {
     "seed": _sampling("seed", _seed),
@@ -355,6 +382,8 @@ _SESSION: dict[str, _Field] = {
     "overlap_policy": _choice("overlap_policy", "listen_only", "barge_in_on_speech"),
     "playback_commit_policy": _choice("playback_commit_policy", "ack_only", "commit_all_on_done"),
     "input_clock": _choice("input_clock", "client", "server"),
+    "overlap_short_ack_ms": _overlap_ms("overlap_short_ack_ms"),
+    "overlap_barge_in_ms": _overlap_ms("overlap_barge_in_ms"),
     "idle_timeout_s": _optional("idle_timeout_s", _timeout),
     "extra_body": _extra_body,
 }

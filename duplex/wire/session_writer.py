@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
+from msgspec.structs import asdict
+
 from duplex.settings import Capabilities, Settings, Substitution
+from duplex.turns import TurnDetection
 from duplex.wire.session_reader import output_rate
 from engine.api import EngineSpec
 from media.formats import AudioFormat
@@ -26,12 +29,13 @@ def write_session(
     settings: Settings,
     substitutions: tuple[Substitution, ...],
     spec: EngineSpec,
-    capabilities: Capabilities,
+    capabilities: Capabilities | None,
     *,
     dialect: Dialect,
 ) -> dict[str, Any]:
     """The session object with what is in force, in the dialect's shape."""
     voice = settings.voice or spec.default_voice
+    detection = _turn_detection(settings.turn_detection)
     common: dict[str, Any] = {
         "id": session_id,
         "session_id": session_id,
@@ -43,9 +47,10 @@ def write_session(
         "overlap_policy": settings.overlap_policy,
         "playback_commit_policy": settings.playback_commit_policy,
         "input_clock": settings.input_clock,
-        "capabilities": capabilities,
         "substitutions": substitutions,
     }
+    if capabilities is not None:
+        common["capabilities"] = capabilities
     if settings.idle_timeout_s is not None:
         common["idle_timeout_s"] = settings.idle_timeout_s
     if dialect == "beta":
@@ -55,7 +60,7 @@ def write_session(
             "input_audio_format": settings.input_format.value,
             "output_audio_format": settings.output_format.value,
             "sample_rate_hz": settings.input_rate,
-            "turn_detection": None,
+            "turn_detection": detection,
             "input_audio_transcription": None,
             "max_response_output_tokens": "inf",
         }
@@ -68,7 +73,7 @@ def write_session(
         "audio": {
             "input": {
                 "format": {"type": MIME[settings.input_format], "rate": settings.input_rate},
-                "turn_detection": None,
+                "turn_detection": detection,
             },
             "output": output,
         },
@@ -78,3 +83,10 @@ def write_session(
 
 def _format_object(audio_format: AudioFormat, spec: EngineSpec) -> dict[str, Any]:
     return {"type": MIME[audio_format], "rate": output_rate(audio_format, spec)}
+
+
+def _turn_detection(detection: TurnDetection | None) -> dict[str, Any] | None:
+    if detection is None:
+        return None
+    fields = {name: value for name, value in asdict(detection).items() if value is not None}
+    return {"type": "server_vad"} | fields

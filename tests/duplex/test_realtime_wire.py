@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from duplex import commands, events
+from duplex.conversation import Item, Part
 from duplex.errors import SessionError
 from duplex.fence import Fence
 from duplex.settings import Capabilities, Settings, Substitution
@@ -28,6 +29,18 @@ SPEC = EngineSpec(
     sampling=True,
 )
 FENCE = Fence("sess_1", epoch=3, response="resp_1")
+ITEM = Item(id="item_resp_1", role="assistant", parts=[Part(type="output_audio", text="hello")])
+CREATED = events.ResponseCreated(
+    response_id="resp_1", item=ITEM, previous_item_id=None, conversation_id="conv_1"
+)
+DONE = events.ResponseDone(
+    response_id="resp_1",
+    status="completed",
+    item=ITEM,
+    previous_item_id=None,
+    conversation_id="conv_1",
+    frames=2,
+)
 
 
 def wire(dialect="ga", spec=SPEC):
@@ -89,7 +102,7 @@ class TestParse:
             ),
             (
                 {"type": "input_audio_buffer.commit", "final": True, "response_create": False},
-                commands.CommitInput(),
+                commands.CommitInput(may_be_empty=True),
             ),
             ({"type": "input_audio_buffer.clear"}, commands.ClearInput()),
             ({"type": "response.cancel"}, commands.BargeIn(required=True)),
@@ -223,24 +236,21 @@ class TestRender:
 
     def test_a_response(self):
         on = wire()
-        started = render(events.ResponseCreated(response_id="resp_1"), on)
-        done = render(
-            events.ResponseDone(
-                response_id="resp_1", status="completed", transcript="hello", frames=2
-            ),
-            on,
-        )
+        started = render(CREATED, on)
+        done = render(DONE, on)
         assert [message["type"] for message in started + done] == [
             "response.created",
             "response.output_item.added",
+            "conversation.item.added",
             "response.content_part.added",
             "response.output_audio.done",
             "response.output_audio_transcript.done",
             "response.content_part.done",
             "response.output_item.done",
+            "conversation.item.done",
             "response.done",
         ]
-        assert [message["server_event_seq"] for message in started + done] == list(range(1, 9))
+        assert [message["server_event_seq"] for message in started + done] == list(range(1, 11))
         response = done[-1]["response"]
         assert (response["id"], response["status"]) == ("resp_1", "completed")
         assert response["output"][0]["id"] == "item_resp_1"
@@ -287,7 +297,8 @@ class TestRender:
             events.SessionExpired(idle_timeout_s=1.0),
             events.OverlapDecided(policy="listen_only", action="barge_in", reason="x"),
             events.Failed(error=SessionError("x", "y")),
-            events.ResponseCreated(response_id="resp_1"),
+            CREATED,
+            DONE,
         ):
             for message in render(event, on):
                 assert None not in message.values()

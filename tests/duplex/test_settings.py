@@ -3,6 +3,7 @@ from msgspec import UNSET
 
 from duplex.errors import SessionError
 from duplex.settings import Settings, SettingsPatch
+from duplex.turns import TurnDetection
 from duplex.wire.session_reader import read_session
 from engine.api import EngineSpec
 from media.formats import AudioFormat
@@ -113,7 +114,7 @@ def test_what_is_off_here_is_substituted():
         "tracing": "auto",
     }
     assert substituted(session).keys() == {
-        "session.audio.input.turn_detection",
+        "session.audio.input.turn_detection.type",
         "session.audio.input.transcription",
         "session.audio.input.noise_reduction",
         "session.tracing",
@@ -166,6 +167,16 @@ def test_what_is_off_here_is_substituted():
             "unsupported_turn_detection",
             "session.turn_detection.type",
         ),
+        (
+            {"turn_detection": {"threshold": 2}},
+            "invalid_value",
+            "session.turn_detection.threshold",
+        ),
+        (
+            {"turn_detection": {"mood": 2}},
+            "unknown_parameter",
+            "session.turn_detection.mood",
+        ),
         ({"colour": "red"}, "unknown_parameter", "session.colour"),
         ({"audio": {"input": {"gain": 3}}}, "unknown_parameter", "session.audio.input.gain"),
         ({"instructions": "x" * 20_001}, "invalid_value", "session.instructions"),
@@ -173,3 +184,12 @@ def test_what_is_off_here_is_substituted():
 )
 def test_refusals_name_the_field(session, code, param):
     assert refusal(session) == (code, param)
+
+
+def test_turn_detection():
+    read = patch(
+        {"turn_detection": {"type": "server_vad", "threshold": 0.7, "idle_timeout_ms": None}}
+    )
+    assert read.turn_detection == TurnDetection(threshold=0.7)
+    assert patch({"turn_detection": None}).turn_detection is None
+    assert patch({}).turn_detection is UNSET

@@ -1,0 +1,273 @@
+"""Events of a session, as server messages of the realtime protocol."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Literal
+
+import msgspec
+
+from duplex import events
+from duplex.conversation import Item
+from duplex.errors import SessionError
+from duplex.ids import new_id
+from duplex.settings import Capabilities, Settings
+from duplex.wire.items import write_item, write_part
+from duplex.wire.output_audio import OutputEncoder
+from duplex.wire.session_writer import Dialect, write_session
+from engine.api import EngineSpec
+
+_encode = msgspec.json.Encoder().encode
+
+_BETA_NAMES = {
+    "response.output_audio.delta": "response.audio.delta",
+    "response.output_audio.done": "response.audio.done",
+    "response.output_audio_transcript.delta": "response.audio_transcript.delta",
+    "response.output_audio_transcript.done": "response.audio_transcript.done",
+    "response.output_text.delta": "response.text.delta",
+    "response.output_text.done": "response.text.done",
+    "conversation.item.added": "conversation.item.created",
+}
+_NOT_IN_BETA = frozenset(("conversation.item.done",))
+
+Message = tuple[str, dict[str, Any]]
+
+
+class Renderer:
+    """Renders the events of one session and numbers the messages. Outlives its sockets."""
+
+    def __init__(
+        self,
+        session_id: str,
+        spec: EngineSpec,
+        capabilities: Capabilities | None,
+        dialect: Dialect,
+    ) -> None:
+        self.dialect: Dialect = dialect
+        self.seq = 0
+        """Number of the last message."""
+        self._session_id = session_id
+        self._spec = spec
+        self._capabilities = capabilities
+        self._event_prefix = new_id("event")
+        self._settings = Settings()
+        self._audio = OutputEncoder(spec.sample_rate)
+        self._audio_ms = 0.0
+
+    def render(self, event: events.Event) -> list[bytes]:
+        """The server messages that tell of an event, as JSON, in order."""
+        if type(event) is events.OutputAudio:
+            return [self._audio_delta(event)]
+        return [
+            _encode(self._numbered(kind, fields))
+            for kind, fields in self._messages(event)
+            if self.dialect == "ga" or kind not in _NOT_IN_BETA
+        ]
+
+    def _numbered(self, kind: str, fields: dict[str, Any]) -> dict[str, Any]:
+        self.seq = seq = self.seq + 1
+        return {
+            "type": _BETA_NAMES.get(kind, kind) if self.dialect == "beta" else kind,
+            "event_id": f"{self._event_prefix}_{seq}",
+            "server_event_seq": seq,
+            **fields,
+        }
+
+    def _audio_delta(self, event: events.OutputAudio) -> bytes:
+        audio, samples = self._audio.encode(event.format, event.pcm)
+        rate = self._audio.rate
+        self._audio_ms += 1000 * samples / rate
+        fields = self._part(event.fence.response) | {
+            "delta": audio,
+            "format": event.format.value,
+            "sample_rate_hz": rate,
+        }
+        numbered = self._numbered("response.output_audio.delta", fields)
+        metadata: dict[str, Any] = {
+            "audio_duration_ms": round(self._audio_ms, 3),
+            "server_event_seq": self.seq,
+            "frame_index": event.frame_index,
+            "epoch": event.fence.epoch,
+        }
+        if event.timings is not None:
+            metadata["stage_metrics"] = {
+                "step_ms": round(1000 * event.timings.step_s, 3),
+                "rows": event.timings.rows,
+            }
+        numbered["metadata"] = metadata
+        return _encode(numbered)
+
+    def _messages(self, event: events.Event) -> Iterator[Message]:
+        match event:
+            case events.OutputText():
+                part = self._part(event.fence.response)
+                yield self._text_kind("delta"), part | {"delta": event.text}
+            case events.SessionCreated():
+                yield "session.created", self._session(event)
+            case events.SessionUpdated():
+                yield "session.updated", self._session(event)
+            case events.ResponseCreated():
+                yield from self._response_created(event)
+            case events.ResponseDone():
+                yield from self._response_done(event)
+            case events.UserStarted():
+                fields = {"item_id": event.item_id, "audio_start_ms": round(event.audio_ms)}
+                yield "input_audio_buffer.speech_started", fields
+            case events.UserStopped():
+                fields = {"item_id": event.item_id, "audio_end_ms": round(event.audio_ms)}
+                yield "input_audio_buffer.speech_stopped", fields
+            case events.UserTimedOut():
+                fields = {
+                    "item_id": event.item_id,
+                    "audio_start_ms": round(event.from_ms),
+                    "audio_end_ms": round(event.to_ms),
+                }
+                yield "input_audio_buffer.timeout_triggered", fields
+            case events.InputCommitted():
+                fields = {"item_id": event.item_id}
+                yield "input_audio_buffer.committed", fields | _previous(event.previous_item_id)
+            case events.InputCleared():
+                yield "input_audio_buffer.cleared", {}
+            case events.ItemAdded():
+                yield "conversation.item.added", self._item(event.item, event.previous_item_id)
+            case events.ItemDone():
+                yield "conversation.item.done", self._item(event.item, event.previous_item_id)
+            case events.ItemRetrieved():
+                yield "conversation.item.retrieved", {"item": write_item(event.item, self.dialect)}
+            case events.ItemDeleted():
+                yield "conversation.item.deleted", {"item_id": event.item_id}
+            case events.ItemTruncated():
+                fields = {
+                    "item_id": event.item_id,
+                    "content_index": event.content_index,
+                    "audio_end_ms": round(event.audio_end_ms),
+                }
+                yield "conversation.item.truncated", fields
+            case events.OutputCleared():
+                yield "output_audio_buffer.cleared", {"response_id": event.response_id}
+            case events.PlaybackAcknowledged():
+                fields = msgspec.structs.asdict(event)
+                yield "playback.acknowledged", fields
+            case events.OverlapDecided():
+                yield "overlap.decision", msgspec.structs.asdict(event)
+            case events.TurnSignalled():
+                yield "turn.event", {"event": event.event}
+            case events.HeartbeatAcknowledged():
+                yield "session.heartbeat_ack", {"session_id": self._session_id}
+            case events.Failed():
+                yield "error", {"error": _error_object(event.error)}
+            case events.SessionExpired():
+                fields = {"session_id": self._session_id, "reason": "idle_timeout"}
+                yield "session.expired", fields
+            case events.SessionClosed():
+                fields = {"session_id": self._session_id, "reason": event.reason}
+                yield "session.closed", fields
+            case _:
+                raise TypeError(f"no message for {type(event).__name__}")
+
+    def _session(self, event: events.SessionCreated | events.SessionUpdated) -> dict[str, Any]:
+        self._settings = event.settings
+        session = write_session(
+            self._session_id,
+            event.settings,
+            event.substitutions,
+            self._spec,
+            self._capabilities,
+            dialect=self.dialect,
+        )
+        return {"session_id": self._session_id, "session": session}
+
+    def _text_kind(self, suffix: Literal["delta", "done"]) -> str:
+        text_only = self._settings.output_text_only
+        return f"response.output_{'text' if text_only else 'audio_transcript'}.{suffix}"
+
+    def _part(self, response: str | None) -> dict[str, Any]:
+        return {
+            "response_id": response,
+            "item_id": f"item_{response}",
+            "output_index": 0,
+            "content_index": 0,
+        }
+
+    def _item(self, item: Item, previous: str | None) -> dict[str, Any]:
+        return {"item": write_item(item, self.dialect)} | _previous(previous)
+
+    def _response(
+        self,
+        event: events.ResponseCreated | events.ResponseDone,
+        status: events.ResponseStatus,
+        reason: str | None = None,
+    ) -> dict[str, Any]:
+        response: dict[str, Any] = {
+            "id": event.response_id,
+            "object": "realtime.response",
+            "status": status,
+            "conversation_id": event.conversation_id,
+            "output": [],
+        }
+        if status != "in_progress":
+            response["output"] = [write_item(event.item, self.dialect)]
+            details = {"type": status}
+            response["status_details"] = details | ({"reason": reason} if reason else {})
+        modalities = ["text"] if self._settings.output_text_only else ["audio"]
+        key = "modalities" if self.dialect == "beta" else "output_modalities"
+        return response | {key: modalities}
+
+    def _response_created(self, event: events.ResponseCreated) -> Iterator[Message]:
+        response, item = event.response_id, event.item
+        self._audio_ms = 0.0
+        added = msgspec.structs.replace(item, parts=[])
+        yield "response.created", {"response": self._response(event, "in_progress")}
+        yield (
+            "response.output_item.added",
+            {
+                "response_id": response,
+                "output_index": 0,
+                "item": write_item(added, self.dialect),
+            },
+        )
+        yield "conversation.item.added", self._item(added, event.previous_item_id)
+        part = self._part_object(item)
+        yield "response.content_part.added", self._part(response) | {"part": part}
+
+    def _response_done(self, event: events.ResponseDone) -> Iterator[Message]:
+        response, item, part = event.response_id, event.item, self._part(event.response_id)
+        text_only = item.parts[0].type == "output_text"
+        words = item.parts[0].text or ""
+        if not text_only:
+            yield "response.output_audio.done", part
+        kind = "text" if text_only else "audio_transcript"
+        said = {"text" if text_only else "transcript": words}
+        yield f"response.output_{kind}.done", part | said
+        yield "response.content_part.done", part | {"part": self._part_object(item)}
+        yield (
+            "response.output_item.done",
+            {
+                "response_id": response,
+                "output_index": 0,
+                "item": write_item(item, self.dialect),
+            },
+        )
+        yield "conversation.item.done", self._item(item, event.previous_item_id)
+        yield "response.done", {"response": self._response(event, event.status, event.reason)}
+
+    def _part_object(self, item: Item) -> dict[str, Any]:
+        """A part as `response.content_part.*` has it: there its types are text and audio."""
+        return write_part(item.parts[0], "beta")
+
+
+def _previous(item_id: str | None) -> dict[str, Any]:
+    return {} if item_id is None else {"previous_item_id": item_id}
+
+
+def _error_object(error: SessionError) -> dict[str, Any]:
+    fields: dict[str, Any] = {
+        "type": error.type,
+        "code": error.code,
+        "message": error.message,
+    }
+    if error.param is not None:
+        fields["param"] = error.param
+    if error.event_id is not None:
+        fields["event_id"] = error.event_id
+    return fields
