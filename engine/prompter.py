@@ -49,7 +49,8 @@ class Prompter:
     ) -> None:
         """default_voice: None leaves sessions that name none without one.
 
-        Raises EngineError for a default voice that isn't there and a voice that doesn't fit.
+        Raises EngineError for a default voice that isn't there, for a voice that doesn't fit, and
+        for a model that can't be prompted.
         """
         self._config, self._mimi, self._tokenizer, self._device = config, mimi, tokenizer, device
         self.voices = voices
@@ -57,6 +58,7 @@ class Prompter:
         self._codes: OrderedDict[str, Tensor] = OrderedDict()
         if default_voice is not None and default_voice not in voices.names:
             raise EngineError(f"default_voice {default_voice!r} isn't among the voices")
+        build_prompt(config, None, ())
         for name in voices.names:
             voice = voices.get(name)
             if not isinstance(voice, Recording):

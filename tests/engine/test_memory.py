@@ -1,0 +1,38 @@
+"""Memory that is free, and slots that fit it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import psutil
+import pytest
+import torch
+
+from engine import memory
+from engine.api import EngineError
+from engine.memory import check_slots, free_bytes
+
+CPU = torch.device("cpu")
+
+
+def test_free_memory_is_no_more_than_the_machine_has() -> None:
+    assert 0 < free_bytes(CPU) <= psutil.virtual_memory().total
+
+
+def test_a_control_group_bounds_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory, "_CGROUP", tmp_path)
+    without = free_bytes(CPU)
+    (tmp_path / "memory.max").write_text("1000000\n")
+    (tmp_path / "memory.current").write_text("400000\n")
+    assert free_bytes(CPU) == 600_000
+    (tmp_path / "memory.current").write_text("1400000\n")
+    assert free_bytes(CPU) == 0
+    (tmp_path / "memory.max").write_text("max\n")
+    assert free_bytes(CPU) == pytest.approx(without, rel=0.5)
+
+
+def test_too_many_slots_are_told_how_many_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory, "free_bytes", lambda device: 3_500_000_000)
+    check_slots(3, 1_000_000_000, CPU)
+    with pytest.raises(EngineError, match=r"4 slots need 4.00 GB .*3.50 GB is free: at most 3 fit"):
+        check_slots(4, 1_000_000_000, CPU)
