@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
 import numpy as np
 
-from clients.errors import ClientError
+from clients.errors import ClientError, ConnectionLost
 from clients.events import AudioFrame, ResponseCreated, ServerError, Text
 from clients.latency import FrameTimes, Percentiles, percentiles
 from clients.options import SessionOptions, input_rate, output_rate
@@ -134,6 +135,10 @@ class _Run:
                 writer.close()
 
     async def _send(self) -> None:
+        with suppress(ConnectionLost):  # the receiver learns how the session ended
+            await self._send_all()
+
+    async def _send_all(self) -> None:
         session, clock = self._session, SystemClock()
         start = clock.now()
         for k, chunk in enumerate(self._chunks):

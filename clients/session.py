@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Self
 
 import msgspec
@@ -137,7 +137,8 @@ class RealtimeSession:
         try:
             async with asyncio.timeout(timeout_s):
                 if self.closed is None:
-                    await self.end_input()
+                    with suppress(ConnectionLost):  # what came before it may still be read
+                        await self.end_input()
                 async for _ in self:
                     pass
         except (TimeoutError, ConnectionLost):

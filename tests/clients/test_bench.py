@@ -41,8 +41,9 @@ async def test_a_server_without_room_refuses_and_gets_its_slots_back(start_serve
 
 async def test_the_process_is_found_by_its_health(start_server):
     async with start_server() as server:
-        assert await server_pid(options(server)) == os.getpid()
-    assert await server_pid(options(server)) is None
+        stopped = options(server)
+        assert await server_pid(stopped) == os.getpid()
+    assert await server_pid(stopped) is None
     assert await server_pid(SessionOptions(url="wss://example.org")) is None
 
 

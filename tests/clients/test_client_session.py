@@ -158,14 +158,18 @@ async def test_nobody_there(unused_tcp_port):
 
 
 async def test_a_server_that_says_nothing_is_unreachable():
+    gone = asyncio.Event()
+
     async def mute(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read()
         writer.close()
+        gone.set()
 
     async with await asyncio.start_server(mute, "127.0.0.1", 0) as server:
         port = server.sockets[0].getsockname()[1]
         with pytest.raises(Unreachable, match="no server at"):
             await open_session(SessionOptions(url=f"ws://127.0.0.1:{port}", open_timeout_s=0.1))
+        await gone.wait()
 
 
 async def test_an_address_without_a_session_is_refused(start_server):

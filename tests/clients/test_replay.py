@@ -1,3 +1,5 @@
+import asyncio
+
 import numpy as np
 import pytest
 
@@ -124,6 +126,24 @@ async def test_what_goes_wrong_is_one_clear_error(start_server, tmp_path):
                 tmp_path / "in.wav", None, SessionOptions(url=server.address, input_rate=7000)
             )
         assert (await replay(tmp_path / "in.wav", None, options)).frames_out == 1
+
+
+async def test_a_server_that_stops_ends_the_replay_with_its_reason(start_server, tmp_path):
+    write_wav(tmp_path / "in.wav", speech(50 * SIZE), 24000)
+    async with start_server(drain_s=0) as server:
+        heard = asyncio.Event()
+        running = asyncio.create_task(
+            replay(
+                tmp_path / "in.wav",
+                None,
+                SessionOptions(url=server.address),
+                on_progress=lambda sent, received, frames: received and heard.set(),
+            )
+        )
+        await heard.wait()
+    result = await running
+    assert result.closed == "server_shutdown"
+    assert 0 < result.frames_out <= result.frames_in < 50
 
 
 async def test_a_server_that_goes_silent_is_an_error(tmp_path):
