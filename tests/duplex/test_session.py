@@ -20,6 +20,8 @@ from duplex.events import (
     HeartbeatAcknowledged,
     InputCleared,
     InputCommitted,
+    ItemAdded,
+    ItemDone,
     OutputAudio,
     OverlapDecided,
     ResponseCreated,
@@ -52,6 +54,14 @@ async def running(slots=2, delay=0, max_in_flight=8, clock=None, model=EchoModel
         yield runtime
     finally:
         await runtime.stop()
+
+
+async def all_free(runtime):
+    """Waits until every slot is free again; hangs, and so fails, if one leaks."""
+    async with asyncio.timeout(5):
+        while (stats := await runtime.engine.stats()).free < stats.slots:
+            await asyncio.sleep(0)
+        return stats
 
 
 def noise(frames, seed=0):
@@ -100,7 +110,7 @@ async def test_echo_is_sample_exact(delay, chunk):
             await session.handle(append(pcm[start : start + chunk]))
         await session.handle(CloseSession())
         found = await everything(session)
-        stats = await runtime.engine.stats()
+        await all_free(runtime)
     padded = np.concatenate([pcm, np.zeros(-len(pcm) % FRAME, np.float32)])
     whole = padded[: len(padded) - delay * FRAME]
     assert np.array_equal(audio_of(found), whole)
@@ -110,7 +120,6 @@ async def test_echo_is_sample_exact(delay, chunk):
     )
     assert found[-2].status == "completed"
     assert found[-2].frames == 31 - delay
-    assert stats.free == stats.slots == 2
     assert runtime.metrics.padded_samples == FRAME // 2
 
 
@@ -217,7 +226,12 @@ async def test_barge_in_drops_what_was_made_before_and_the_stream_goes_on():
         found = await everything(session)
         assert np.array_equal(audio_of(found), after)
         assert {event.fence.epoch for event in found if isinstance(event, OutputAudio)} == {1}
-        assert kinds(found) == [ResponseCreated, OverlapDecided, ResponseDone, SessionClosed]
+        assert kinds(found)[1:] == [
+            ResponseCreated,
+            OverlapDecided,
+            ResponseDone,
+            SessionClosed,
+        ]
         assert runtime.metrics.flushed_frames == 4
 
 
@@ -252,11 +266,14 @@ async def test_small_commands():
     async with running() as runtime:
         session = runtime.create_session("sess_1", F32)
         await session.handle(CommitInput())
-        await session.handle(CommitInput())
+        error = (await until(session, Failed))[-1].error
+        assert error.code == "input_audio_buffer_commit_empty"
+        await session.handle(CommitInput(may_be_empty=True))
+        await session.handle(CommitInput(may_be_empty=True))
         await session.handle(Heartbeat())
         found = await until(session, HeartbeatAcknowledged)
-        first, second = found[:2]
-        assert isinstance(first, InputCommitted)
+        assert kinds(found) == [InputCommitted, ItemAdded, ItemDone] * 2 + [HeartbeatAcknowledged]
+        first, second = found[0], found[3]
         assert (first.previous_item_id, second.previous_item_id) == (None, first.item_id)
         await session.handle(append(noise(0.5)))
         await session.handle(ClearInput())
@@ -289,7 +306,7 @@ async def test_a_reader_that_never_reads_loses_audio_then_its_connection():
         assert runtime.metrics.slow_readers == 1
         assert runtime.metrics.dropped_frames > 0
         assert runtime.metrics.sessions_closed == {"slow_reader": 1}
-        assert (await runtime.engine.stats()).free == 2
+        await all_free(runtime)
 
 
 async def test_an_idle_session_expires():
@@ -316,8 +333,7 @@ async def test_a_cancelled_close_still_gives_the_slot_back():
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
         await everything(session)
-        while (await runtime.engine.stats()).free == 0:
-            await asyncio.sleep(0)
+        await all_free(runtime)
         assert not runtime.sessions
 
 
@@ -329,8 +345,7 @@ async def test_two_hundred_sequential_sessions_leak_no_slot():
             await session.handle(append(pcm))
             await session.close("client_close")
             assert np.array_equal(audio_of(await everything(session)), pcm)
-        stats = await runtime.engine.stats()
-        assert (stats.free, stats.frames) == (2, 400)
+        assert (await all_free(runtime)).frames == 400
         assert not runtime.sessions
 
 

@@ -1,0 +1,206 @@
+"""Resume: sessions that lost their socket are held for a while, for a new one to take over.
+
+Every socket of a session gets a token of its own, good for one resume; only its hash is kept.
+While a session is held its events go on to its journal. A held session gives its slot up when a
+caller would otherwise be refused.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import hmac
+import secrets
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Protocol
+
+from duplex.errors import SessionError
+from duplex.events import Event
+from duplex.journal import Journal, JournalGap
+from duplex.session import Session
+from media.clock import Clock
+
+_REMEMBERED = 4096
+"""Ids of sessions that are over, to tell a late resume from a wrong one."""
+
+
+class Numbering(Protocol):
+    """A wire that numbers what it renders."""
+
+    @property
+    def server_event_seq(self) -> int:
+        """Number of the last message rendered."""
+        ...
+
+    def render(self, event: Event) -> Sequence[bytes]:
+        """The messages that tell of an event."""
+        ...
+
+
+class ResyncRequired(Exception):
+    """The journal has lost messages that the client is missing: the session can't go on."""
+
+
+class Attachment:
+    """A session, its wire and journal, and the socket that has it now."""
+
+    def __init__(self, session: Session, wire: Numbering, journal_bytes: int) -> None:
+        self.session = session
+        self.wire = wire
+        self.journal = Journal(journal_bytes)
+        self.generation = 0
+        """How many sockets the session has had."""
+        self.evict: Callable[[], Awaitable[None]] | None = None
+        """Makes the socket that has the session let go of it; None while there is none."""
+        self._token_hash = b""
+
+    def take(self, evict: Callable[[], Awaitable[None]]) -> str:
+        """A socket takes the session; returns the token for the next one."""
+        self.evict = evict
+        self.generation += 1
+        token = secrets.token_urlsafe(32)
+        self._token_hash = _hash(token)
+        return token
+
+    def redeem(self, token: str) -> bool:
+        """Whether this is the last token given; it is used up then."""
+        right = hmac.compare_digest(self._token_hash, _hash(token))
+        if right:
+            self._token_hash = b""
+        return right
+
+    def render(self, event: Event) -> Sequence[bytes]:
+        """The messages that tell of an event, which are in the journal then."""
+        seq = self.wire.server_event_seq
+        messages = self.wire.render(event)
+        for message in messages:
+            seq += 1
+            self.journal.add(seq, message)
+        return messages
+
+
+class Resumption:
+    """The sessions of a server that can be resumed. `grace_s` 0 turns resume off."""
+
+    def __init__(self, clock: Clock, *, grace_s: float, journal_bytes: int = 4 << 20) -> None:
+        self.grace_s = grace_s
+        self._clock = clock
+        self._journal_bytes = journal_bytes
+        self._attachments: dict[str, Attachment] = {}
+        self._held: dict[str, asyncio.Task[None]] = {}
+        self._over: deque[str] = deque(maxlen=_REMEMBERED)
+
+    @property
+    def enabled(self) -> bool:
+        """Whether sessions are held at all."""
+        return self.grace_s > 0
+
+    @property
+    def held(self) -> int:
+        """Sessions without a socket."""
+        return len(self._held)
+
+    def attach(self, session: Session, wire: Numbering) -> Attachment:
+        """A new session; its socket takes it next."""
+        attachment = Attachment(session, wire, self._journal_bytes)
+        self._attachments[session.id] = attachment
+        return attachment
+
+    def detach(self, attachment: Attachment) -> None:
+        """The session is over. Idempotent."""
+        session_id = attachment.session.id
+        if self._attachments.pop(session_id, None) is not None:
+            self._over.append(session_id)
+
+    def hold(self, attachment: Attachment) -> None:
+        """The socket was lost: keeps the session for the grace time."""
+        attachment.evict = None
+        session_id = attachment.session.id
+        self._held[session_id] = asyncio.create_task(
+            self._keep(attachment), name=f"hold-{session_id}"
+        )
+
+    async def resume(
+        self, session_id: str, token: str, last_seq: int
+    ) -> tuple[Attachment, list[bytes]]:
+        """Gives the session to a new socket, which must `take` it, with the messages it missed.
+
+        Raises SessionError, or ResyncRequired; the session has ended then.
+        """
+        attachment = self._find(session_id, token)
+        if attachment.evict is not None:
+            await attachment.evict()
+        await self._release(session_id)
+        try:
+            return attachment, attachment.journal.after(last_seq)
+        except JournalGap as gap:
+            await attachment.session.close("resync_required")
+            self.detach(attachment)
+            raise ResyncRequired(str(gap)) from gap
+
+    async def yield_slot(self) -> bool:
+        """Ends the session that has been held for longest; False if none is held."""
+        for session_id in list(self._held):
+            attachment = self._attachments[session_id]
+            if attachment.session.opened:
+                await self._release(session_id)
+                await attachment.session.close("yielded")
+                self.detach(attachment)
+                return True
+        return False
+
+    async def close(self) -> None:
+        """Ends all held sessions."""
+        while await self.yield_slot():
+            pass
+
+    def _find(self, session_id: str, token: str) -> Attachment:
+        if not self.enabled:
+            raise SessionError("unsupported_session_resume", "Resume is off on this server.")
+        attachment = self._attachments.get(session_id)
+        if attachment is None:
+            if session_id in self._over:
+                raise SessionError(
+                    "session_resume_expired", "The session is over.", param="session_id"
+                )
+            raise SessionError(
+                "invalid_session_resume", "There is no such session.", param="session_id"
+            )
+        if not attachment.redeem(token):
+            raise SessionError(
+                "invalid_resume_token",
+                "The token isn't the one given last, or it was used.",
+                param="resume_token",
+            )
+        return attachment
+
+    async def _release(self, session_id: str) -> None:
+        """Ends the keeping of a held session, not the session."""
+        task = self._held.pop(session_id, None)
+        if task is not None:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+    async def _keep(self, attachment: Attachment) -> None:
+        """Reads the session's events in the socket's place until the grace time is over."""
+        session = attachment.session
+        reader = asyncio.create_task(self._journal(attachment))
+        expiry = asyncio.create_task(self._clock.sleep_until(self._clock.now() + self.grace_s))
+        try:
+            await asyncio.wait({reader, expiry}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            reader.cancel()
+            expiry.cancel()
+            await asyncio.gather(reader, expiry, return_exceptions=True)
+        self._held.pop(session.id, None)
+        await session.close("resume_expired")
+        self.detach(attachment)
+
+    async def _journal(self, attachment: Attachment) -> None:
+        while (event := await attachment.session.outbox.get()) is not None:
+            attachment.render(event)
+
+
+def _hash(token: str) -> bytes:
+    return hashlib.sha256(token.encode()).digest()
