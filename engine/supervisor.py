@@ -1,0 +1,269 @@
+"""The owner of an engine: leases and answers on the event loop, and a new engine after a death."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from typing import Any, Protocol
+
+import msgspec
+
+from engine.api import (
+    EngineError,
+    EngineLost,
+    EngineSpec,
+    EngineStats,
+    EngineUnavailable,
+    Frame,
+    Lease,
+    OpenParams,
+    StepOutput,
+)
+from engine.core import check_frames
+from engine.messages import Close, Event, GetStats, Live, Open, Outputs, Refused, StatsTaken
+from engine.stream import StepStream
+
+logger = logging.getLogger(__name__)
+
+
+class Link(Protocol):
+    """One running engine, seen from the event loop."""
+
+    @property
+    def spec(self) -> EngineSpec:
+        """What it serves."""
+        ...
+
+    @property
+    def lost(self) -> asyncio.Future[str]:
+        """Done when the engine is gone, with the reason in words."""
+        ...
+
+    def send(self, command: Open | Close | GetStats) -> None:
+        """Tells the engine; in vain if it is gone."""
+        ...
+
+    def feed(self, frames: Sequence[Frame], arrived: float) -> None:
+        """Hands frames over; in vain if the engine is gone."""
+        ...
+
+    def abort(self, reason: str) -> None:
+        """Gives the engine up: `lost` follows."""
+        ...
+
+    async def stop(self) -> None:
+        """Ends the engine; idempotent, bounded in time."""
+        ...
+
+
+Launch = Callable[[Callable[[Event], None]], Awaitable[Link]]
+"""Starts an engine whose events go to the callback, on the loop. Raises EngineError if it can't."""
+
+
+class Backoff(msgspec.Struct, frozen=True, kw_only=True):
+    """How long to wait before an engine is started again."""
+
+    first_s: float = 0.25
+    longest_s: float = 30.0
+    """Also how long an engine must live for the next wait to be `first_s` again."""
+
+    def delay_s(self, failures: int) -> float:
+        """The wait after so many failures in a row before this one."""
+        return float(min(self.longest_s, self.first_s * 2 ** min(failures, 32)))
+
+
+class SupervisedEngine:
+    """Implements `engine.api.Engine` over any way to run an engine.
+
+    Lease ids count on over all engines of this owner, so none is used twice.
+    """
+
+    def __init__(self, launch: Launch, backoff: Backoff) -> None:
+        self._launch = launch
+        self._backoff = backoff
+        self._link: Link | None = None
+        self._spec: EngineSpec | None = None
+        self._ids = itertools.count()
+        self._leases: set[int] = set()
+        self._opens: dict[int, asyncio.Future[Lease]] = {}
+        self._questions: dict[int, asyncio.Future[EngineStats]] = {}
+        self._stream = StepStream()
+        self._starting: asyncio.Task[None] | None = None
+        self._stopped = False
+        self._alive_since = 0.0
+        self._failures = 0
+        self._restarts = 0
+        self._stale = 0
+
+    @property
+    def spec(self) -> EngineSpec:
+        """What is served. Raises EngineUnavailable before the first start."""
+        if self._spec is None:
+            raise EngineUnavailable("the engine hasn't started yet")
+        return self._spec
+
+    @property
+    def ready(self) -> bool:
+        """True while sessions can be opened."""
+        return self._link is not None and not self._stopped
+
+    async def start(self) -> None:
+        """Loads the model. Raises EngineError with the model's own words if it can't."""
+        if self._starting is not None or self._stopped:
+            raise EngineError("an engine is started once")
+        self._starting = asyncio.create_task(self._begin())
+        try:
+            await self._starting
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if task is None or task.cancelling():
+                raise
+            raise EngineUnavailable("the engine was stopped while it started") from None
+
+    async def stop(self) -> None:
+        """Ends the engine; idempotent, bounded in time. `steps` ends."""
+        self._stopped = True
+        self._give_up(EngineUnavailable("the engine has stopped"))
+        if self._starting is not None:
+            self._starting.cancel()
+            await asyncio.wait([self._starting])
+        if self._link is not None:
+            await self._link.stop()
+        self._stream.end()
+
+    async def open(self, params: OpenParams) -> Lease:
+        """Takes a slot and prefills it; returns when it is live.
+
+        Raises NoFreeSlot, BadParams, EngineUnavailable or EngineLost. A cancelled open leaves
+        nothing behind.
+        """
+        link = self._running()
+        lease = next(self._ids)
+        answer: asyncio.Future[Lease] = asyncio.get_running_loop().create_future()
+        self._opens[lease] = answer
+        link.send(Open(lease, params))
+        try:
+            return await answer
+        except asyncio.CancelledError:
+            # Live or not, and perhaps just answered: the engine knows, and ends it once.
+            self._leases.discard(lease)
+            link.send(Close(lease))
+            raise
+        finally:
+            self._opens.pop(lease, None)
+
+    def feed(self, frames: Sequence[Frame]) -> None:
+        """Hands over frames, at most `spec.max_in_flight` of one lease ahead of its outputs.
+
+        Never blocks. Frames of a lease that has ended are counted and dropped. Raises EngineError
+        for a frame of the wrong shape or type; then none of them is taken.
+        """
+        check_frames(frames, self.spec)
+        known = [frame for frame in frames if frame.lease in self._leases]
+        self._stale += len(frames) - len(known)
+        if known and self._link is not None:
+            self._link.feed(known, time.monotonic())
+
+    def steps(self) -> AsyncIterator[list[StepOutput]]:
+        """Yields the outputs of each step, in order. Has one consumer.
+
+        Raises EngineLost once when the engine dies; a new call goes on with its successor. Ends
+        at `stop`.
+        """
+        return self._stream.read()
+
+    async def close(self, lease: Lease) -> None:
+        """Gives the slot back. Idempotent; frames that wait are dropped."""
+        if lease.id in self._leases:
+            self._leases.discard(lease.id)
+            if self._link is not None:
+                self._link.send(Close(lease.id))
+
+    async def stats(self) -> EngineStats:
+        """Gauges and counters of the running engine; stale frames and restarts of all."""
+        link = self._running()
+        request = next(self._ids)
+        answer: asyncio.Future[EngineStats] = asyncio.get_running_loop().create_future()
+        self._questions[request] = answer
+        link.send(GetStats(request))
+        try:
+            stats = await answer
+        finally:
+            self._questions.pop(request, None)
+        return msgspec.structs.replace(
+            stats, stale_frames=stats.stale_frames + self._stale, restarts=self._restarts
+        )
+
+    def _running(self) -> Link:
+        if self._stopped:
+            raise EngineUnavailable("the engine has stopped")
+        if self._link is None:
+            words = "is starting again" if self._spec else "hasn't started yet"
+            raise EngineUnavailable(f"the engine {words}")
+        return self._link
+
+    def _take(self, event: Event) -> None:
+        match event:
+            case Outputs(outputs=outputs):
+                # Leases that the engine itself has ended come last in a step.
+                for output in reversed(outputs):
+                    if not output.error:
+                        break
+                    self._leases.discard(output.lease)
+                self._stream.put(outputs)
+                limit = 2 * self.spec.slots * self.spec.max_in_flight
+                if self._stream.waiting > limit and self._link is not None:
+                    self._link.abort(f"nobody reads its steps: over {limit} outputs wait")
+            case Live(lease=lease):
+                if (opened := self._opens.get(lease.id)) is not None and not opened.done():
+                    self._leases.add(lease.id)
+                    opened.set_result(lease)
+            case Refused(lease=refused):
+                if (opened := self._opens.get(refused)) is not None and not opened.done():
+                    opened.set_exception(event.error())
+            case StatsTaken(request=request, stats=stats):
+                if (asked := self._questions.get(request)) is not None and not asked.done():
+                    asked.set_result(stats)
+
+    async def _begin(self) -> None:
+        link = await self._launch(self._take)
+        self._spec = link.spec
+        self._link = link
+        self._alive_since = time.monotonic()
+        link.lost.add_done_callback(self._mourn)
+
+    def _mourn(self, lost: asyncio.Future[str]) -> None:
+        self._link = None
+        if self._stopped:
+            return
+        logger.error("the engine is lost: %s", lost.result())
+        error = EngineLost(f"the engine is lost: {lost.result()}")
+        self._give_up(error)
+        self._stream.lose(error)
+        if time.monotonic() - self._alive_since >= self._backoff.longest_s:
+            self._failures = 0
+        self._starting = asyncio.create_task(self._restart())
+
+    def _give_up(self, error: EngineError) -> None:
+        self._leases.clear()
+        waiting: list[asyncio.Future[Any]] = [*self._opens.values(), *self._questions.values()]
+        for answer in waiting:
+            if not answer.done():
+                answer.set_exception(error)
+
+    async def _restart(self) -> None:
+        while True:
+            delay = self._backoff.delay_s(self._failures)
+            self._failures += 1
+            logger.info("the engine starts again in %.2f s", delay)
+            await asyncio.sleep(delay)
+            try:
+                await self._begin()
+            except EngineError as error:
+                logger.error("the engine can't start again: %s", error)
+            else:
+                self._restarts += 1
+                return
