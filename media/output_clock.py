@@ -1,7 +1,9 @@
 """Frames to a sink that consumes them in real time, such as an RTP sender.
 
 Pure on a clock that is passed in: frame k of the sink is due at start + k * frame_size /
-sample_rate, whatever came late before it.
+sample_rate, whatever came late before it. A frame may be late by a grace and is then sent at
+once; after that, silence takes its place, and what the silence added to the delay is taken back
+when it shows that frames no longer need it.
 """
 
 from __future__ import annotations
@@ -17,8 +19,21 @@ from media.formats import Pcm
 class OutputClock:
     """Paces one stream of frames; stands in for what is late and bounds what waits."""
 
-    def __init__(self, frame_size: int, sample_rate: int, *, max_backlog_frames: int = 25) -> None:
-        """Frames of `frame_size` samples at `sample_rate` Hz; at most so many of them wait."""
+    def __init__(
+        self,
+        frame_size: int,
+        sample_rate: int,
+        *,
+        max_backlog_frames: int = 25,
+        grace_s: float = 0.0,
+        recover_after_s: float | None = None,
+    ) -> None:
+        """Frames of `frame_size` samples at `sample_rate` Hz; at most so many of them wait.
+
+        `grace_s`: how late a frame may be before silence takes its place. `recover_after_s`: when
+        for so long every frame has waited for longer than a frame takes, that much is dropped,
+        the quietest first; None never does, for sources that may run ahead.
+        """
         if max_backlog_frames < 1:
             raise ValueError(f"max_backlog_frames {max_backlog_frames} is not positive")
         self.frames_in = 0
@@ -28,13 +43,19 @@ class OutputClock:
         """Frames of silence in place of one that was not there in time."""
         self.dropped = 0
         """Frames over the backlog, the oldest first."""
+        self.recovered = 0
+        """Frames dropped to take back delay, the quietest first."""
         self.flushed = 0
         """Frames taken back by `flush`."""
         self.skipped = 0
         """Deadlines nobody asked for in time."""
         self._frame_size = frame_size
         self._sample_rate = sample_rate
+        self._frame_s = frame_size / sample_rate
         self._max_backlog = max_backlog_frames
+        self._grace_s = grace_s
+        self._recover_after_s = recover_after_s
+        self._waits: deque[tuple[float, float]] = deque()  # (when put, how long until it is due)
         self._waiting: deque[Pcm] = deque()
         self._silence = np.zeros(frame_size, np.float32)
         self._silence.setflags(write=False)
@@ -48,8 +69,11 @@ class OutputClock:
 
     @property
     def next_deadline(self) -> float | None:
-        """When the next frame is due; None before the first."""
-        return None if self._start is None else self._deadline(self._start, self._frame)
+        """When the next frame is due, or its silence; None before the first."""
+        if self._start is None:
+            return None
+        grace = 0.0 if self._waiting else self._grace_s
+        return self._deadline(self._start, self._frame) + grace
 
     def start(self, now: float) -> None:
         """Begins the timeline now; without it, the first frame does."""
@@ -65,6 +89,8 @@ class OutputClock:
         if len(self._waiting) == self._max_backlog:
             self._waiting.popleft()
             self.dropped += 1
+        if self._recover_after_s is not None:
+            self._recover(now, self._recover_after_s)
         self._waiting.append(frame)
 
     def due(self, now: float) -> list[Pcm]:
@@ -73,10 +99,12 @@ class OutputClock:
         A caller that was away for longer than the backlog could cover gets that much, and the
         deadlines before it are skipped.
         """
-        if self._start is None or now < self._deadline(self._start, self._frame):
+        if self._start is None:
             return []
-        elapsed = (now - self._start) * self._sample_rate / self._frame_size
-        count = max(1, math.floor(elapsed) + 1 - self._frame)
+        in_time = self._passed(self._start, now, 0.0)
+        count = max(min(in_time, len(self._waiting)), self._passed(self._start, now, self._grace_s))
+        if count == 0:
+            return []
         surplus = max(0, count - self._max_backlog)
         self.skipped += surplus
         self._frame += count
@@ -88,6 +116,7 @@ class OutputClock:
         """Takes back what waits, for a barge-in; gives how many frames that was."""
         count = len(self._waiting)
         self._waiting.clear()
+        self._waits.clear()
         self.flushed += count
         return count
 
@@ -96,6 +125,33 @@ class OutputClock:
             return self._waiting.popleft()
         self.concealed += 1
         return self._silence
+
+    def _passed(self, start: float, now: float, grace_s: float) -> int:
+        """How many deadlines have passed, each with this grace."""
+        if now < self._deadline(start, self._frame) + grace_s:
+            return 0
+        elapsed = (now - grace_s - start) * self._sample_rate / self._frame_size
+        return max(1, math.floor(elapsed) + 1 - self._frame)
+
+    def _recover(self, now: float, after_s: float) -> None:
+        """Notes how long the frame that is being put will wait; drops what all of them waited."""
+        assert self._start is not None
+        waits = self._waits
+        if waits and now - waits[-1][0] > after_s:
+            waits.clear()  # a pause: what was before it says nothing
+        wait = self._deadline(self._start, self._frame + len(self._waiting)) - now
+        waits.append((now, wait))
+        if now - waits[0][0] < after_s:
+            return
+        surplus = math.floor(min(wait for _, wait in waits) / self._frame_s)
+        for _ in range(min(surplus, len(self._waiting))):
+            loudness = [float(np.abs(frame).sum()) for frame in self._waiting]
+            del self._waiting[loudness.index(min(loudness))]
+            self.recovered += 1
+        if surplus > 0:
+            waits.clear()
+        else:
+            waits.popleft()
 
     def _deadline(self, start: float, frame: int) -> float:
         return start + frame * self._frame_size / self._sample_rate

@@ -1,0 +1,107 @@
+"""Everything here reaches into aiortc's and aioice's private parts, and nothing else does.
+
+- Its audio jitter buffer always holds 80 ms and after one loss 280 ms for good (aiortc issue 543);
+  packets are taken before it, and its decoder stays idle.
+- Its queue of pictures to decode has no bound; ours does.
+- Signs of life (any datagram) can be seen nowhere else.
+- A `close` that hangs leaves sockets and threads; they can be ended from here.
+
+Written against aiortc 1.16 and checked at import.
+"""
+
+from __future__ import annotations
+
+import queue
+from collections.abc import Callable
+from typing import Any, Final
+
+import aiortc
+from aioice.ice import Connection
+from aiortc import RTCPeerConnection, RTCRtpReceiver
+from aiortc.jitterbuffer import JitterBuffer, JitterFrame
+from aiortc.rtp import RtpPacket
+
+SUPPORTED: Final = (1, 16)
+
+if tuple(int(part) for part in aiortc.__version__.split(".")[:2]) != SUPPORTED:
+    raise ImportError(f"aiortc {aiortc.__version__} is not {SUPPORTED[0]}.{SUPPORTED[1]}")
+
+_JITTER_BUFFER = "_RTCRtpReceiver__jitter_buffer"
+_DECODER_QUEUE = "_RTCRtpReceiver__decoder_queue"
+_STOP_DECODER = "_RTCRtpReceiver__stop_decoder"
+_ICE_TRANSPORTS = "_RTCPeerConnection__iceTransports"
+
+
+def take_packets(receiver: RTCRtpReceiver, take: Callable[[RtpPacket], None]) -> None:
+    """Has every RTP packet of a known payload type handed over as it comes, in any order."""
+    assert hasattr(receiver, _JITTER_BUFFER)
+    setattr(receiver, _JITTER_BUFFER, _PassThrough(take))
+
+
+def bound_pictures(receiver: RTCRtpReceiver, limit: int) -> None:
+    """Drops VP8 frames when `limit` of them wait to be decoded, up to the next key frame."""
+    inner = getattr(receiver, _JITTER_BUFFER)
+    waiting = getattr(receiver, _DECODER_QUEUE)
+    setattr(receiver, _JITTER_BUFFER, _PictureGate(inner, waiting, limit))
+
+
+def watch(receiver: RTCRtpReceiver, heard: Callable[[], None]) -> None:
+    """Calls `heard` for every datagram from the other side: media, reports, data, ICE checks."""
+    connection: Connection = receiver.transport.transport._connection
+    data_received, request_received = connection.data_received, connection.request_received
+
+    def on_data(data: bytes, component: int) -> None:
+        heard()
+        data_received(data, component)
+
+    def on_request(*args: Any) -> None:
+        heard()
+        request_received(*args)
+
+    setattr(connection, "data_received", on_data)  # noqa: B010 (mypy: a method)
+    setattr(connection, "request_received", on_request)  # noqa: B010
+
+
+def abandon(connection: RTCPeerConnection) -> None:
+    """Ends sockets and threads of a connection whose `close` did not return."""
+    for transport in getattr(connection, _ICE_TRANSPORTS):
+        for protocol in transport._connection._protocols:
+            protocol.transport.abort()
+    for receiver in connection.getReceivers():
+        getattr(receiver, _STOP_DECODER)()
+
+
+class _PassThrough:
+    """Stands where aiortc expects its jitter buffer, and never has a frame for its decoder."""
+
+    def __init__(self, take: Callable[[RtpPacket], None]) -> None:
+        self._take = take
+
+    def add(self, packet: RtpPacket) -> tuple[bool, JitterFrame | None]:
+        self._take(packet)
+        return False, None
+
+
+class _PictureGate:
+    """aiortc's video jitter buffer with a bound on what comes after it."""
+
+    def __init__(self, inner: JitterBuffer, waiting: queue.Queue[object], limit: int) -> None:
+        self._inner = inner
+        self._waiting = waiting
+        self._limit = limit
+        self._until_key_frame = False
+
+    def add(self, packet: RtpPacket) -> tuple[bool, JitterFrame | None]:
+        ask_for_key_frame, frame = self._inner.add(packet)
+        if frame is None:
+            return ask_for_key_frame, None
+        if self._waiting.qsize() >= self._limit:
+            self._until_key_frame = True
+            return True, None
+        if self._until_key_frame:
+            # The lowest bit of a VP8 frame is 0 in key frames (RFC 6386, section 9.1).
+            if frame.data[:1] and not frame.data[0] & 1:
+                self._until_key_frame = False
+            else:
+                return ask_for_key_frame, None
+        return ask_for_key_frame, frame
