@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import pickle
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,7 +11,6 @@ from typing import Final
 import numpy as np
 import safetensors.torch
 import torch
-from safetensors import SafetensorError
 from torch import Tensor
 
 from engine import loudness
@@ -100,8 +98,9 @@ def _read_tensors(suffix: str, data: bytes) -> Mapping[str, Tensor]:
         if suffix == ".safetensors":
             return safetensors.torch.load(data)
         found = torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
-    except (SafetensorError, pickle.UnpicklingError, RuntimeError, EOFError, ValueError) as error:
-        raise EngineError(f"not a readable voice: {error}") from error
+    except Exception as error:  # A broken file can raise almost anything in their parsers.
+        words = str(error).partition("\n")[0]
+        raise EngineError(f"not a readable voice: {words}") from error
     if not isinstance(found, dict) or not all(isinstance(t, Tensor) for t in found.values()):
         raise EngineError("not a voice: no dictionary of tensors")
     return found
