@@ -1,10 +1,21 @@
 """Sessions on a real engine of echo slots."""
 
 import asyncio
-from contextlib import asynccontextmanager
 
 import numpy as np
 import pytest
+from running import (
+    F32,
+    FRAME,
+    all_free,
+    append,
+    audio_of,
+    everything,
+    kinds,
+    noise,
+    running,
+    until,
+)
 
 from duplex.commands import (
     AppendAudio,
@@ -31,72 +42,10 @@ from duplex.events import (
     SessionExpired,
     SessionUpdated,
 )
-from duplex.runtime import Runtime
-from duplex.settings import Settings, SettingsPatch
-from engine.api import EngineConfig
+from duplex.settings import SettingsPatch
 from engine.echo import EchoModel
-from engine.inprocess import InProcessEngine
 from media.clock import VirtualClock
 from media.formats import AudioFormat
-
-FRAME = 1_920
-F32 = Settings(input_format=AudioFormat.PCM_F32LE, output_format=AudioFormat.PCM_F32LE)
-
-
-@asynccontextmanager
-async def running(slots=2, delay=0, max_in_flight=8, clock=None, model=EchoModel):
-    engine = InProcessEngine(
-        lambda: model(slots, delay), EngineConfig(model="echo", max_in_flight=max_in_flight)
-    )
-    runtime = Runtime(engine, clock=clock)
-    await runtime.start()
-    try:
-        yield runtime
-    finally:
-        await runtime.stop()
-
-
-async def all_free(runtime):
-    """Waits until every slot is free again; hangs, and so fails, if one leaks."""
-    async with asyncio.timeout(5):
-        while (stats := await runtime.engine.stats()).free < stats.slots:
-            await asyncio.sleep(0)
-        return stats
-
-
-def noise(frames, seed=0):
-    return np.random.default_rng(seed).uniform(-0.5, 0.5, int(frames * FRAME)).astype(np.float32)
-
-
-def append(pcm, **kwargs):
-    return AppendAudio(audio=pcm.tobytes(), **kwargs)
-
-
-async def everything(session):
-    """All events of a session until its outbox is closed."""
-    found = []
-    while (event := await session.outbox.get()) is not None:
-        found.append(event)
-    return found
-
-
-async def until(session, kind):
-    found = []
-    while True:
-        event = await session.outbox.get()
-        assert event is not None, f"no {kind.__name__} in {found}"
-        found.append(event)
-        if isinstance(event, kind):
-            return found
-
-
-def audio_of(found):
-    frames = [event.pcm for event in found if isinstance(event, OutputAudio)]
-    return np.concatenate(frames) if frames else np.zeros(0, np.float32)
-
-
-def kinds(found):
-    return [type(event) for event in found if not isinstance(event, OutputAudio)]
 
 
 @pytest.mark.parametrize("delay", [0, 2])
