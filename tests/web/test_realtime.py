@@ -132,19 +132,6 @@ async def test_a_message_too_large_closes_with_1009_and_harms_nobody(start_serve
             await third.configure()
 
 
-async def test_a_lost_socket_gives_its_slot_back(start_server, call):
-    async with start_server(max_sessions=1) as server:
-        for seed in range(5):
-            async with call(server) as caller:
-                await caller.configure()
-                await caller.append(np.zeros(FRAME // 2))
-                await caller.converse(0, seed)
-                caller.socket._response.connection.transport.abort()
-            while server.runtime.sessions:
-                session = next(iter(server.runtime.sessions.values()))
-                await session.close("disconnected")
-
-
 async def test_control_messages_have_a_rate_and_audio_has_none(start_server, call):
     async with start_server(control_rate=10) as server, call(server) as caller:
         await caller.configure()
@@ -201,9 +188,8 @@ async def test_200_sessions_one_after_another_on_2_slots(start_server, call):
                 if number % 2:
                     await caller.send("session.close")
                     await caller.close_code()
-        while server.runtime.sessions:
-            await next(iter(server.runtime.sessions.values())).close("disconnected")
-        assert (await server.runtime.engine.stats()).free == 2
+        assert await server.runtime.drain(20)
+        assert (await server.runtime.engine.stats()).live == 0
         assert server.runtime.metrics.sessions_opened == 200
 
 

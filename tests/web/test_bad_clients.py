@@ -1,0 +1,167 @@
+"""Clients that vanish, stall or flood: each loses its own connection and nothing else happens."""
+
+import asyncio
+import base64
+import os
+import socket as sockets
+import struct
+from contextlib import asynccontextmanager
+
+import msgspec
+import numpy as np
+import pytest
+
+FRAME = 1_920
+UPDATE = b'{"type": "session.update", "session": {"output_audio_format": "pcm_f32le"}}'
+APPEND = msgspec.json.encode(
+    {
+        "type": "input_audio_buffer.append",
+        "audio": base64.b64encode(np.zeros(FRAME, "<f4").tobytes()).decode(),
+        "format": "pcm_f32le",
+    }
+)
+
+
+@asynccontextmanager
+async def raw_socket(server, *, receive_buffer=None):
+    """A WebSocket that does nothing by itself: no pong, no close, no read."""
+    raw = sockets.socket()
+    raw.setblocking(False)
+    if receive_buffer is not None:
+        raw.setsockopt(sockets.SOL_SOCKET, sockets.SO_RCVBUF, receive_buffer)
+    await asyncio.get_running_loop().sock_connect(raw, ("127.0.0.1", server.port))
+    reader, writer = await asyncio.open_connection(sock=raw, limit=1024)
+    try:
+        writer.write(
+            b"GET /v1/realtime?duplex=1 HTTP/1.1\r\nHost: here\r\nUpgrade: websocket\r\n"
+            b"Connection: Upgrade\r\nSec-WebSocket-Version: 13\r\n"
+            b"Sec-WebSocket-Key: " + base64.b64encode(os.urandom(16)) + b"\r\n\r\n"
+        )
+        await reader.readuntil(b"\r\n\r\n")
+        yield reader, writer
+    finally:
+        writer.transport.abort()
+
+
+def masked(payload, opcode=1, *, declared=None):
+    """A client's frame; `declared` lies about its length."""
+    length = len(payload) if declared is None else declared
+    return struct.pack("!BBQ", 0x80 | opcode, 0x80 | 127, length) + bytes(4) + payload
+
+
+async def gone(reader):
+    """Reads until the server has closed the connection."""
+    try:
+        while await reader.read(1 << 16):
+            pass
+    except ConnectionResetError:
+        pass
+
+
+async def end(server):
+    """All sessions have ended and no slot is held any more."""
+    assert await server.runtime.drain(20)
+    stats = await server.runtime.engine.stats()
+    assert (stats.live, stats.prefill) == (0, 0)
+    assert stats.free + stats.draining == stats.slots
+
+
+async def test_who_never_reads_is_cut_and_slows_nobody(start_server, call):
+    async with (
+        start_server(write_timeout_s=0.2) as server,
+        raw_socket(server, receive_buffer=4096) as (_, writer),
+        call(server) as other,
+    ):
+        await other.configure()
+        writer.write(masked(UPDATE))
+        try:
+            while not writer.transport.is_closing():
+                writer.write(masked(APPEND))
+                await writer.drain()
+        except ConnectionError:
+            pass
+        await other.converse(5)
+        await other.send("session.close")
+        assert await other.close_code() == 1000
+        await end(server)
+        counted = server.runtime.metrics.slow_readers
+        assert counted == 1
+
+
+async def test_a_half_open_connection_is_noticed(start_server):
+    async with (
+        start_server(heartbeat_s=0.1) as server,
+        raw_socket(server) as (reader, writer),
+    ):
+        writer.write(masked(UPDATE))
+        await gone(reader)
+        await end(server)
+
+
+async def test_one_that_answers_pings_is_not_cut(start_server, call):
+    async with start_server(heartbeat_s=0.2) as server, call(server) as caller:
+        await caller.configure()
+        # Reading is what lets the client answer; the pause is longer than several heartbeats.
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.7):
+                await caller.socket.receive()
+        await caller.converse(3)
+
+
+async def test_a_connection_that_sends_no_request_is_closed(start_server):
+    async with start_server(handshake_timeout_s=0.1) as server:
+        for half in (b"", b"GET / HTTP/1.1\r\nHost: he"):
+            reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+            writer.write(half)
+            await gone(reader)
+            writer.close()
+
+
+@pytest.mark.parametrize("size", [100 << 20, 1 << 40])
+async def test_a_huge_message_is_refused_at_its_header(start_server, call, size):
+    async with (
+        start_server() as server,
+        raw_socket(server) as (reader, writer),
+        call(server) as other,
+    ):
+        await other.configure()
+        writer.write(masked(b"x", declared=size))
+        await gone(reader)
+        await other.converse(3)
+        await other.send("session.close")
+        await end(server)
+
+
+FRAGMENTS = {
+    "before anything": [],
+    "in a frame's header": [masked(UPDATE)[:1]],
+    "in an update": [masked(UPDATE)[:20]],
+    "after an update": [masked(UPDATE)],
+    "in an append": [masked(UPDATE), masked(APPEND)[:500]],
+    "after an append": [masked(UPDATE), masked(APPEND) * 20],
+    "after a close": [masked(UPDATE), masked(APPEND), masked(b'{"type": "session.close"}')],
+    "with a reserved opcode": [masked(UPDATE), masked(b"", 5)],
+    "with an unmasked frame": [masked(UPDATE), b"\x81\x02{}"],
+    "with a bad close": [masked(UPDATE), masked(b"\x00", 8)],
+    "in the middle of a fragmented message": [masked(UPDATE), b"\x01" + masked(b"{")[1:]],
+}
+
+
+@pytest.mark.parametrize("left", FRAGMENTS)
+@pytest.mark.parametrize("how", ["abort", "half close"])
+async def test_who_leaves_at_any_moment_leaves_nothing_behind(start_server, call, left, how):
+    async with start_server(heartbeat_s=0.2) as server, call(server) as other:
+        await other.configure()
+        async with raw_socket(server) as (reader, writer):
+            for part in FRAGMENTS[left]:
+                writer.write(part)
+            await writer.drain()
+            if how == "abort":
+                writer.transport.abort()
+            else:
+                writer.write_eof()
+                await gone(reader)
+        await other.converse(3)
+        await other.send("session.close")
+        assert await other.close_code() == 1000
+        await end(server)
