@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
 from duplex.errors import SessionError, internal_error, resource_exhausted
@@ -55,6 +55,8 @@ class Runtime:
         self.draining = False
         self.session_drain_s = drain_s
         """How long a closing session may wait for the outputs of frames under way."""
+        self.make_room: Callable[[], Awaitable[bool]] | None = None
+        """Ends a session that can be spared, when a caller would otherwise be refused."""
         self._by_lease: dict[int, Session] = {}
         self._ready: list[Frame] = []
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -130,7 +132,7 @@ class Runtime:
     async def open(self, session: Session, params: OpenParams) -> Lease:
         """Takes a slot for the session. Raises SessionError with the reason if there is none."""
         try:
-            lease = await self.engine.open(params)
+            lease = await self._take_slot(params)
         except NoFreeSlot as error:
             self.metrics.refused["resource_exhausted"] += 1
             raise resource_exhausted(self.spec.slots) from error
@@ -171,6 +173,14 @@ class Runtime:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
+
+    async def _take_slot(self, params: OpenParams) -> Lease:
+        while True:
+            try:
+                return await self.engine.open(params)
+            except NoFreeSlot:
+                if self.make_room is None or not await self.make_room():
+                    raise
 
     def _flush(self) -> None:
         frames, self._ready = self._ready, []
