@@ -85,7 +85,7 @@ async def test_metrics_tell_of_a_conversation(start_server, call):
     for name in ("late", "concealed", "dropped", "stale", "flushed"):
         assert (f"duplex_frames_{name}_total",) in during
     assert during["process_resident_memory_bytes",] > 0
-    assert (after["duplex_slots_used",], after["duplex_sessions",]) == (0, 0)
+    assert (after["duplex_slots", "live"], after["duplex_sessions",]) == (0, 0)
     assert after["duplex_sessions_closed_total", "client_close"] == 1
 
 
