@@ -14,7 +14,7 @@ import msgspec
 import numpy as np
 
 from clients.cpu import ServerCpu, server_pid
-from clients.errors import ConnectionLost
+from clients.errors import BadEvent, ConnectionLost
 from clients.latency import FrameTimes, Percentiles, percentiles
 from clients.options import SessionOptions, append_message
 from clients.session import RealtimeSession, open_session
@@ -154,7 +154,10 @@ class _Caller:
         while True:
             data = await receive()
             at = time.monotonic()
-            head = decode(data)
+            try:
+                head = decode(data)
+            except msgspec.MsgspecError as error:
+                raise BadEvent(f"the server sent what is no event: {error}") from error
             if head.metadata is not None:
                 received.append((head.metadata.frame_index, at))
             elif head.type == "error":

@@ -34,3 +34,7 @@ class ConnectionLost(ClientError):
         )
         self.code = code
         self.reason = reason
+
+
+class BadEvent(ClientError):
+    """The server sent what is no event of this protocol."""

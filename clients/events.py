@@ -11,6 +11,7 @@ from collections.abc import Mapping
 
 import msgspec
 
+from clients.errors import BadEvent
 from media.formats import AudioFormat, Pcm, decode, parse_format
 
 
@@ -96,10 +97,6 @@ Event = (
     | ServerError
     | Other
 )
-
-
-class BadEvent(ValueError):
-    """A message that is no event of this protocol."""
 
 
 class _Metadata(msgspec.Struct, gc=False):

@@ -26,7 +26,7 @@ from websockets.exceptions import (
     InvalidURI,
 )
 
-from clients.errors import ClientError, ConnectionLost, Refused, Unauthorized, Unreachable
+from clients.errors import BadEvent, ClientError, ConnectionLost, Refused, Unauthorized, Unreachable
 from clients.events import (
     Event,
     EventReader,
@@ -122,7 +122,7 @@ class RealtimeSession:
         return self
 
     async def __anext__(self) -> Event:
-        """The next event. Raises ConnectionLost."""
+        """The next event. Raises ConnectionLost or BadEvent."""
         async with self._reading:
             if self.closed is not None:
                 raise StopAsyncIteration
@@ -141,7 +141,7 @@ class RealtimeSession:
                         await self.end_input()
                 async for _ in self:
                     pass
-        except (TimeoutError, ConnectionLost):
+        except (TimeoutError, ConnectionLost, BadEvent):
             return None
         finally:
             await self._socket.close()
@@ -155,7 +155,7 @@ class RealtimeSession:
             raise _lost(error) from error
 
     def read(self, message: bytes) -> Event:
-        """What a message says."""
+        """What a message says. Raises BadEvent."""
         event = self._reader.read(message, time.monotonic())
         if type(event) is SessionClosed:
             self.closed = event
@@ -204,8 +204,8 @@ async def connect(
 async def open_session(options: SessionOptions) -> RealtimeSession:
     """Connects, takes a slot and returns when the model is ready to listen.
 
-    Raises Unreachable, Unauthorized, Refused (`resource_exhausted` when the server is full), or
-    ConnectionLost.
+    Raises Unreachable, Unauthorized, Refused (`resource_exhausted` when the server is full),
+    ConnectionLost or BadEvent.
     """
     if options.output_format is AudioFormat.WAV or options.input_format is AudioFormat.WAV:
         raise ClientError("a session's audio is pcm16, pcm_f32le, g711_ulaw or g711_alaw, not wav")

@@ -4,9 +4,9 @@ import json
 import numpy as np
 import pytest
 
+from clients.errors import BadEvent
 from clients.events import (
     AudioFrame,
-    BadEvent,
     EventReader,
     Other,
     ResponseCreated,

@@ -219,3 +219,33 @@ async def test_a_server_that_stops_says_so(start_server):
     async with start_server(drain_s=0) as server:
         session = await open_session(SessionOptions(url=server.address))
     assert await session.close() == SessionClosed(session.id, "server_shutdown")
+
+
+async def test_the_end_of_the_input_is_said_once(start_peer):
+    heard = []
+
+    async def script(socket) -> None:
+        async for message in socket:
+            heard.append(message.json()["type"])
+            if heard[-1] == "input_audio_buffer.append":
+                await socket.send_json({"type": "session.closed", "reason": "x"})
+                return
+
+    async with start_peer(script) as url, connect(url) as session:
+        await session.end_input()
+        await session.end_input()
+        await session.send_audio(noise(10))
+        assert (await session.close()).reason == "x"
+    assert heard == ["session.close", "input_audio_buffer.append"]
+
+
+async def test_what_is_no_event_ends_the_session(start_peer):
+    async def script(socket) -> None:
+        await socket.send_str("{nonsense")
+        await socket.receive()
+
+    async with start_peer(script) as url:
+        session = await open_session(SessionOptions(url=url))
+        with pytest.raises(ClientError, match="no event"):
+            await anext(session)
+        assert await session.close() is None

@@ -146,37 +146,51 @@ async def test_a_server_that_stops_ends_the_replay_with_its_reason(start_server,
     assert 0 < result.frames_out <= result.frames_in < 50
 
 
-async def test_a_server_that_goes_silent_is_an_error(tmp_path):
-    """A peer that opens a session and then says nothing."""
-    import aiohttp.web as web
-
-    async def peer(request: web.Request) -> web.StreamResponse:
-        socket = web.WebSocketResponse()
-        await socket.prepare(request)
-        await socket.receive()
-        for kind in ("session.created", "session.updated"):
-            await socket.send_json({"type": kind, "session_id": "s", "session": {}})
-        async for message in socket:
-            if "session.close" in message.data:
-                break
+async def test_a_server_that_goes_silent_is_an_error(start_peer, tmp_path):
+    async def mute(socket) -> None:
         async for _ in socket:
             pass
-        return socket
 
-    app = web.Application()
-    app.router.add_get("/v1/realtime", peer)
-    runner = web.AppRunner(app)
-    await runner.setup()
-    try:
-        await web.TCPSite(runner, "127.0.0.1", 0).start()
-        host, port = runner.addresses[0][:2]
-        write_wav(tmp_path / "in.wav", speech(SIZE), 24000)
+    write_wav(tmp_path / "in.wav", speech(SIZE), 24000)
+    async with start_peer(mute) as url:
         with pytest.raises(ClientError, match=r"nothing came from the server for 0\.2 s"):
-            await replay(
-                tmp_path / "in.wav",
-                None,
-                SessionOptions(url=f"ws://{host}:{port}"),
-                stall_s=0.2,
-            )
-    finally:
-        await runner.cleanup()
+            await replay(tmp_path / "in.wav", None, SessionOptions(url=url), stall_s=0.2)
+
+
+async def test_a_long_replay_is_no_stall(start_server, tmp_path):
+    write_wav(tmp_path / "in.wav", speech(16 * SIZE), 24000)
+    async with start_server() as server:
+        result = await replay(
+            tmp_path / "in.wav", None, SessionOptions(url=server.address), stall_s=1.0
+        )
+    assert result.duration_s > 1.0
+    assert result.frames_out == 16
+
+
+async def test_silence_stands_for_frames_that_were_lost(start_peer, tmp_path):
+    pcm = speech(4 * SIZE)
+
+    async def lossy(socket) -> None:
+        for k in range(4):
+            message = await socket.receive_json()
+            if k not in (0, 2):
+                await socket.send_json(
+                    {
+                        "type": "response.output_audio.delta",
+                        "response_id": "r",
+                        "delta": message["audio"],
+                        "metadata": {"frame_index": k},
+                    }
+                )
+        assert (await socket.receive_json())["type"] == "session.close"
+        await socket.send_json({"type": "session.closed", "session_id": "s", "reason": "x"})
+
+    write_wav(tmp_path / "in.wav", pcm, 24000)
+    async with start_peer(lossy) as url:
+        result = await replay(
+            tmp_path / "in.wav", tmp_path / "out.wav", SessionOptions(url=url), pacing=False
+        )
+    assert (result.frames_in, result.frames_out, result.deficit, result.lost) == (4, 2, 2, 2)
+    out = read_audio(tmp_path / "out.wav", 24000).reshape(4, SIZE)
+    assert not out[[0, 2]].any()
+    assert out[[1, 3]].tobytes() == pcm.reshape(4, SIZE)[[1, 3]].tobytes()
