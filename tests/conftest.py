@@ -79,11 +79,11 @@ def start_process() -> StartProcess:
     """`with start_process("echo", "--max-sessions", "2") as server`: waits until it serves."""
 
     @contextmanager
-    def start(*arguments: str, **environ: str) -> Iterator[ServerProcess]:
+    def start(*arguments: str, port: int = 0, **environ: str) -> Iterator[ServerProcess]:
         kept = {name: value for name, value in os.environ.items() if "DUPLEX_" not in name}
         process = subprocess.Popen(
             [sys.executable, "-c", "from duplex.cli import main; main()", "serve"]
-            + [*arguments, "--port", "0"],
+            + [*arguments, "--port", str(port)],
             cwd=ROOT,
             env=kept | {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"} | environ,
             stdout=subprocess.PIPE,
