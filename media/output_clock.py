@@ -15,6 +15,8 @@ import numpy as np
 
 from media.formats import Pcm
 
+_ROUNDING = 1e-6  # of a frame: what sums of seconds may be off by
+
 
 class OutputClock:
     """Paces one stream of frames; stands in for what is late and bounds what waits."""
@@ -143,15 +145,16 @@ class OutputClock:
         waits.append((now, wait))
         if now - waits[0][0] < after_s:
             return
-        surplus = math.floor(min(wait for _, wait in waits) / self._frame_s)
-        for _ in range(min(surplus, len(self._waiting))):
+        waits.popleft()
+        surplus = math.floor(min(wait for _, wait in waits) / self._frame_s + _ROUNDING)
+        surplus = min(surplus, len(self._waiting))
+        if surplus <= 0:
+            return
+        for _ in range(surplus):
             loudness = [float(np.abs(frame).sum()) for frame in self._waiting]
             del self._waiting[loudness.index(min(loudness))]
-            self.recovered += 1
-        if surplus > 0:
-            waits.clear()
-        else:
-            waits.popleft()
+        self.recovered += surplus
+        self._waits = deque((put, wait - surplus * self._frame_s) for put, wait in waits)
 
     def _deadline(self, start: float, frame: int) -> float:
         return start + frame * self._frame_size / self._sample_rate

@@ -22,7 +22,7 @@ MAX_BACKLOG_S: Final = 0.480
 GRACE_S: Final = 0.015
 """How late a packet may be sent before silence is sent in its place: what any receiver absorbs."""
 
-RECOVER_AFTER_S: Final = 0.800
+RECOVER_AFTER_S: Final = 0.640
 """Delay that no frame has needed for so long is taken back."""
 
 _PACKET_S = PACKET_SAMPLES / CODED_RATE
