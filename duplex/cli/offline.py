@@ -80,11 +80,11 @@ async def _run(
     from rich.progress import Progress
 
     from duplex.offline import run_offline
-    from engine.process import ProcessEngine
+    from engine.child import ChildEngine
     from media.files import read_audio, write_wav
     from media.wav import Subtype
 
-    engine = ProcessEngine(config)
+    engine = ChildEngine(config)
     await engine.start()
     try:
         rate = engine.spec.sample_rate

@@ -101,7 +101,7 @@ def _run_server(config: ServeConfig) -> None:
 
     from duplex.runtime import Runtime
     from engine.api import EngineError
-    from engine.process import ProcessEngine
+    from engine.child import ChildEngine
     from web.server import ListenError, serve
 
     if sys.platform == "win32":
@@ -111,7 +111,7 @@ def _run_server(config: ServeConfig) -> None:
     logging.basicConfig(
         level=config.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s"
     )
-    runtime = Runtime(ProcessEngine(config.engine()))
+    runtime = Runtime(ChildEngine(config.engine()), resume_grace_s=config.resume_grace_s)
     try:
         with asyncio.Runner(loop_factory=new_event_loop) as runner:
             runner.run(serve(config, runtime, _announce))

@@ -71,7 +71,7 @@ def test_help_loads_none_of_the_heavy_modules():
 
 def test_what_the_servers_own_process_imports_has_no_torch():
     code = (
-        "import sys, web.server, duplex.config, duplex.runtime, engine.process\n"
+        "import sys, web.server, duplex.config, duplex.runtime, engine.child\n"
         "sys.exit('torch' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
