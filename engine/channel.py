@@ -12,6 +12,7 @@ import msgspec
 
 from engine.api import EngineError, EngineSpec
 from engine.messages import Close, GetStats, Live, Open, Refused, StatsTaken
+from engine.shm import Batch
 
 LIMIT = 1 << 28
 """Bytes of the largest message: a voice's recording of some minutes is far below."""
@@ -19,9 +20,9 @@ _PREFIX = 4
 
 
 class Fed(msgspec.Struct, frozen=True, tag=True):
-    """The ring downwards holds frames up to `count`; those new in it were fed at `arrived`."""
+    """Frames that lie in the ring downwards, fed at `arrived`."""
 
-    count: int
+    batch: Batch
     arrived: float
 
 
@@ -41,9 +42,9 @@ class Ended(msgspec.Struct, frozen=True):
 
 
 class Stepped(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
-    """One step's outputs lie in the ring upwards, up to `count`."""
+    """One step's outputs, which lie in the ring upwards."""
 
-    count: int
+    batch: Batch
     step_s: float
     rows: int
     text: list[str] = []

@@ -115,11 +115,11 @@ class _Child(asyncio.Protocol):
 
     def feed(self, frames: Sequence[Frame], arrived: float) -> None:
         if self._rings is not None and not self._transport.is_closing():
-            count = self._rings[0].write(
+            batch = self._rings[0].write(
                 [(frame.lease, frame.epoch, frame.index, 0, 0) for frame in frames],
                 [frame.pcm for frame in frames],
             )
-            self._transport.write(pack(Fed(count, arrived)))
+            self._transport.write(pack(Fed(batch, arrived)))
 
     def abort(self, reason: str) -> None:
         self._last_words = reason
@@ -149,7 +149,7 @@ class _Child(asyncio.Protocol):
 
     def _outputs_of(self, step: Stepped) -> list[StepOutput]:
         assert self._rings is not None
-        fields, pcm = self._rings[1].read(step.count)
+        fields, pcm = self._rings[1].read(step.batch)
         timings = Timings(step.step_s, step.rows)
         outputs = [
             StepOutput(lease, epoch, index, sound if heard else None, text, wait_ns * 1e-9, timings)

@@ -57,20 +57,20 @@ class _Port:
         self._channel.sendall(pack(message))
 
     def _taken_out(self, message: Fed) -> Feed:
-        fields, pcm = self._frames.read(message.count)
+        fields, pcm = self._frames.read(message.batch)
         frames = [Frame(f[0], f[1], f[2], sound) for f, sound in zip(fields, pcm, strict=True)]
         return Feed(frames, message.arrived)
 
     def _put_in(self, outputs: Sequence[StepOutput]) -> Stepped:
         stepped = [output for output in outputs if not output.error]
-        count = self._outputs.write(
+        batch = self._outputs.write(
             [(o.lease, o.epoch, o.index, o.pcm is not None, int(o.wait_s * 1e9)) for o in stepped],
             [self._silence if o.pcm is None else o.pcm for o in stepped],
         )
         text = [output.text for output in stepped]
         timings = outputs[0].timings
         return Stepped(
-            count,
+            batch,
             timings.step_s,
             timings.rows,
             text if any(text) else [],

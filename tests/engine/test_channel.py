@@ -17,10 +17,11 @@ from engine.api import (
 )
 from engine.channel import Ended, Failed, Fed, Loaded, Stepped, down, pack, up
 from engine.messages import Close, GetStats, Live, Open, Refused, StatsTaken
+from engine.shm import Batch
 
 DOWN = [
     Open(3, OpenParams(voice="a", voice_audio=b"\x00\xff" * 3000, seed=2**63 - 1)),
-    Fed(17, 12.5),
+    Fed(Batch(17, 3), 12.5),
     Close(2**62),
     GetStats(0),
 ]
@@ -36,8 +37,8 @@ UP = [
             voices=("a", "b"),
         )
     ),
-    Stepped(9, 0.25, 2, ["", "ü" * 70_000], [Ended(1, 2, 3, "why")]),
-    Stepped(10, 0.5, 1),
+    Stepped(Batch(9, 2), 0.25, 2, ["", "ü" * 70_000], [Ended(1, 2, 3, "why")]),
+    Stepped(Batch(10, 1), 0.5, 1),
     Live(Lease(4, 1)),
     Refused(5, "bad_params", "no", "voice"),
     StatsTaken(

@@ -1,4 +1,5 @@
 import os
+from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -9,7 +10,7 @@ from hypothesis import strategies as st
 
 from engine import shm
 from engine.api import EngineSpec
-from engine.shm import FIELDS, Ring, RingFull, create_memory
+from engine.shm import FIELDS, Batch, Ring, RingFull, create_memory
 
 SPEC = EngineSpec(
     model="m",
@@ -41,30 +42,40 @@ def records(first: int, count: int) -> tuple[list[tuple[int, ...]], list[np.ndar
     )
 
 
-@given(st.lists(st.tuples(st.booleans(), st.integers(0, 7)), max_size=60))
-def test_what_goes_in_comes_out_once_and_in_order(schedule: list[tuple[bool, int]]) -> None:
+@given(st.lists(st.one_of(st.none(), st.integers(0, 7)), max_size=60))
+def test_what_goes_in_comes_out_once_and_in_order(schedule: list[int | None]) -> None:
+    """Writes of 0 to 7 records; None reads the oldest batch that was announced."""
     with ring() as (writer, reader):
-        written, announced, read = 0, [0], 0
-        for write, count in schedule:
-            if write:
-                fields, pcm = records(written, count)
-                if written - read + count > 6:
-                    with pytest.raises(RingFull):
-                        writer.write(fields, pcm)
-                    continue
-                written += count
-                announced.append(writer.write(fields, pcm))
-                assert announced[-1] == written
+        announced: deque[tuple[int, Batch]] = deque()
+        written = waiting = 0
+        for count in schedule:
+            if count is None:
+                if announced:
+                    first, batch = announced.popleft()
+                    fields, pcm = records(first, batch.count)
+                    got, sound = reader.read(batch)
+                    waiting -= batch.count
+                    assert got == [list(row) for row in fields]
+                    assert sound.shape == (len(pcm), 4)
+                    assert all(np.array_equal(a, b) for a, b in zip(sound, pcm, strict=True))
+            elif waiting + count > 6:
+                with pytest.raises(RingFull):
+                    writer.write(*records(written, count))
             else:
-                target = announced[-1 - count % len(announced)]
-                if target < read:
-                    continue
-                fields, pcm = records(read, target - read)
-                got, sound = reader.read(target)
-                read = target
-                assert got == [list(row) for row in fields]
-                assert sound.shape == (len(pcm), 4)
-                assert all(np.array_equal(a, b) for a, b in zip(sound, pcm, strict=True))
+                announced.append((written, writer.write(*records(written, count))))
+                assert announced[-1][1].count == count
+                written += count
+                waiting += count
+
+
+def test_an_empty_ring_begins_at_its_front() -> None:
+    with ring() as (writer, reader):
+        for _ in range(5):
+            first = writer.write(*records(0, 2))
+            second = writer.write(*records(2, 1))
+            assert (first.at, second.at) == (0, 2)
+            reader.read(first)
+            reader.read(second)
 
 
 def test_what_was_read_is_a_copy() -> None:
