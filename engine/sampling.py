@@ -84,11 +84,14 @@ class RowSampling:
         self._keys = torch.zeros(slots, 1, dtype=torch.int64, device=device)
         self._text = _Head(slots, range(1), text_card, device)
         self._audio = _Head(slots, range(1, 1 + books), card, device)
+        self.rows = [Sampling()] * slots
+        """Each row's parameters; changed by `set` only."""
         for row in range(slots):
             self.set(row, Sampling())
 
     def set(self, row: int, sampling: Sampling) -> None:
         """Gives a row its parameters."""
+        self.rows[row] = sampling
         self._keys[row] = _signed(_mix_int(sampling.seed & _MASK))
         self._text.set(row, sampling.text_temperature, sampling.text_top_k)
         self._audio.set(row, sampling.audio_temperature, sampling.audio_top_k)
@@ -108,10 +111,10 @@ class _Draws:
     """One step's draws of one kind, for all its channels."""
 
     def __init__(self, head: _Head, rows: Rows, keys: Tensor, calls: Tensor) -> None:
-        self._card = head.card
-        self._most = max(head.kept[row] for row in rows.rows)
-        self._greedy = self._most == 1
-        if not self._greedy:
+        kept = [head.kept[row] for row in rows.rows]
+        self._most = max(kept)
+        self._cuts = min(kept) < head.card
+        if self._most > 1:
             self._temperature = rows.take(head.temperature)
             self._floor = rows.take(head.floor)
             streams = _mix(keys ^ ((calls[:, None] << 8) + head.channels))
@@ -119,10 +122,10 @@ class _Draws:
             self._noise = noise.mul_(rows.take(head.noise)).unbind(1)
 
     def __call__(self, place: int, logits: Tensor) -> Tensor:
-        if self._greedy:
+        if self._most == 1:
             return logits.argmax(-1)
         scores = logits.float() / self._temperature
-        if self._most < self._card:
+        if self._cuts:
             floor = scores.topk(self._most).values.gather(1, self._floor)
             scores = scores.masked_fill(scores < floor, -torch.inf)
         return (scores + self._noise[place]).argmax(-1)

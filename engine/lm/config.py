@@ -100,8 +100,10 @@ class LMConfig(msgspec.Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         for name in self.__struct_fields__:
             value = getattr(self, name)
-            if isinstance(value, int | float) and name != "existing_text_padding_id" and value <= 0:
+            if name != "existing_text_padding_id" and isinstance(value, int | float) and value <= 0:
                 raise CheckpointError(f"config: {name} must be positive, not {value}")
+        if not 0 <= self.existing_text_padding_id < self.text_card:
+            raise CheckpointError("config: existing_text_padding_id must be below text_card")
         for dim, heads in (("dim", "num_heads"), ("depformer_dim", "depformer_num_heads")):
             if getattr(self, dim) % getattr(self, heads):
                 raise CheckpointError(f"config: {dim} must be a multiple of {heads}")
@@ -132,7 +134,7 @@ class LMConfig(msgspec.Struct, frozen=True, kw_only=True):
             if name in cls.__struct_fields__:
                 own[name] = value
             elif name == "fuser":
-                if value and any(value[kind] for kind in ("sum", "prepend", "cross")):
+                if value and any(value.get(kind) for kind in ("sum", "prepend", "cross")):
                     raise CheckpointError("config: fuser with conditions isn't supported")
             elif name in _FIXED:
                 if value not in _FIXED[name]:

@@ -119,13 +119,16 @@ class RQTransformer:
     ) -> Iterator[None]:
         """Puts a new row behind a prompt; its first real frame is then call `prompt.frames`.
 
-        Yields between launches of at most PREFILL_CHUNK positions. With `prefixes`, `key` names
-        the prompt, and what was computed for it once is used again. The last call of the prompt
-        already draws tokens, with the row's own sampling parameters: set these first.
+        Yields between launches of at most PREFILL_CHUNK positions. What was computed once is used
+        again by prompts of the same `key`, if there are `prefixes` to keep it in and a key. The
+        last call of the prompt already draws tokens, with the row's own sampling parameters: set
+        these first.
         """
         if not prompt.frames:
             return
         rows = Rows([row], self.device, copy=True)
+        if key is None:
+            prefixes = None
         prefix = prefixes.get(key) if prefixes is not None else None
         if prefix is None:
             yield from self._replay(state, rows, prompt)

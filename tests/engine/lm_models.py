@@ -117,7 +117,7 @@ def load(config: LMConfig, made: Mapping[str, Tensor]) -> RQTransformer:
     """Through a file, as always."""
     with TemporaryDirectory() as folder:
         path = Path(folder) / "model.safetensors"
-        save_file({name: tensor.contiguous() for name, tensor in made.items()}, path)
+        save_file({name: tensor.clone() for name, tensor in made.items()}, path)
         return RQTransformer.load(path, config)
 
 
