@@ -17,6 +17,11 @@ async def status(server, path="/ready"):
         return answer.status, await answer.json()
 
 
+async def draining(server):
+    while (await status(server))[0] == 200:
+        await asyncio.sleep(0.01)
+
+
 def test_the_start_says_what_is_served(start_process):
     with start_process("echo", "--max-sessions", "3") as server:
         server.read_until("callers")
@@ -64,6 +69,7 @@ async def test_live_sessions_may_go_on_and_then_the_server_ends(start_process, c
         async with call(server) as caller:
             await caller.configure()
             os.kill(server.process.pid, signal.SIGTERM)
+            await draining(server)
             async with call(server) as late:
                 assert (await late.until("error"))["error"]["code"] == "resource_exhausted"
                 assert await late.close_code() == 1013
@@ -91,8 +97,7 @@ async def test_a_second_signal_does_not_wait_for_sessions(start_process, call):
         async with call(server) as caller:
             await caller.configure()
             os.kill(server.process.pid, signal.SIGTERM)
-            while (await status(server))[0] == 200:
-                pass
+            await draining(server)
             os.kill(server.process.pid, signal.SIGINT)
             assert await caller.close_code() == 1012
             assert await asyncio.to_thread(server.process.wait, 30) == 0
