@@ -72,8 +72,10 @@ class Ring:
             raise RingFull(f"{count} frames don't fit: {waiting} of {self.capacity} wait")
         at = self._next if waiting else 0
         fits = min(count, self.capacity - at)
-        self._put(at, fields[:fits], pcm[:fits])
-        self._put(0, fields[fits:], pcm[fits:])
+        if count:
+            self._put(at, fields[:fits], pcm[:fits])
+        if fits < count:
+            self._put(0, fields[fits:], pcm[fits:])
         self._count += count
         self._next = (at + count) % self.capacity
         return Batch(at, count)
@@ -100,8 +102,6 @@ class Ring:
         self._memory.close()
 
     def _put(self, at: int, fields: Sequence[tuple[int, ...]], pcm: Sequence[Pcm]) -> None:
-        if not pcm:
-            return
         end = at + len(pcm)
         self._fields[at:end] = fields
         np.concatenate(pcm, out=self._pcm[at:end].reshape(-1))

@@ -2,9 +2,10 @@
 
     python -m recipes.bench.engine_ring --sessions 200 --seconds 10
 
-Each session feeds a frame every 80 ms, at a phase of its own, in `--wakeups` batches a frame
-time. Prints CPU microseconds a frame of the parent (feed and steps) and of the child, the round
-trip, and the same as a multiple of two plain copies of the frame: into a ring and out of it.
+Each session feeds a frame every 80 ms; the sessions' phases fall into `--wakeups` batches. Prints
+CPU microseconds a frame of the parent (feed and steps, without the timers that drive them) and of
+the child, both also as multiples of two plain copies of the frame, into a ring and out of it; and
+the round trip.
 """
 
 from __future__ import annotations
@@ -13,12 +14,13 @@ import argparse
 import asyncio
 import json
 import time
+from collections.abc import Callable
 
 import numpy as np
 import psutil
 import uvloop
 
-from engine.api import EngineConfig, Frame, Lease, OpenParams
+from engine.api import EngineConfig, Frame, OpenParams
 from engine.child import ChildEngine
 
 
@@ -35,12 +37,22 @@ def copy_us(sessions: int, frame_size: int, max_in_flight: int) -> float:
     return (time.process_time() - start) / rounds * 1e6
 
 
+async def pace(rounds: int, wakeups: int, frame_s: float, turn: Callable[[int, int], None]) -> None:
+    """Calls `turn(index, group)` `wakeups` times in each frame's time."""
+    start = time.monotonic()
+    for index in range(rounds):
+        for group in range(wakeups):
+            due = start + (index + group / wakeups) * frame_s
+            await asyncio.sleep(due - time.monotonic())
+            turn(index, group)
+
+
 async def drive(sessions: int, seconds: float, wakeups: int) -> dict[str, float]:
     """Runs the load; returns the figures."""
-    config = EngineConfig(model="echo", slots=sessions, threads=1)
-    engine = ChildEngine(config)
+    engine = ChildEngine(EngineConfig(model="echo", slots=sessions, threads=1))
     await engine.start()
     leases = [await engine.open(OpenParams()) for _ in range(sessions)]
+    groups = [leases[at::wakeups] for at in range(wakeups)]
     spec = engine.spec
     rounds = int(seconds / spec.frame_s)
     frames = rounds * sessions
@@ -55,37 +67,33 @@ async def drive(sessions: int, seconds: float, wakeups: int) -> dict[str, float]
             now = time.monotonic()
             steps += 1
             got += len(outputs)
-            first = outputs[0]
-            trips.append(now - fed_at[first.lease, first.index])
+            trips.extend(now - fed_at.pop((output.lease, output.index)) for output in outputs)
             if got == frames:
                 return
 
-    def feed(group: list[Lease], index: int) -> None:
-        fed_at.update({(lease.id, index): time.monotonic() for lease in group[:1]})
-        for lease in group[1:]:
-            fed_at[lease.id, index] = fed_at[group[0].id, index]
-        engine.feed([Frame(lease.id, 0, index, sound) for lease in group])
+    def feed(index: int, group: int) -> None:
+        now = time.monotonic()
+        fed_at.update({(lease.id, index): now for lease in groups[group]})
+        engine.feed([Frame(lease.id, 0, index, sound) for lease in groups[group]])
 
-    reader = asyncio.create_task(read())
-    groups = [leases[at::wakeups] for at in range(wakeups)]
     assert engine.pid is not None
     child = psutil.Process(engine.pid)
-    before, parent_cpu = child.cpu_times(), time.process_time()
-    start = time.monotonic()
-    for index in range(rounds):
-        for at, group in enumerate(groups):
-            due = start + (index + at / wakeups) * spec.frame_s
-            await asyncio.sleep(due - time.monotonic())
-            feed(group, index)
+    timers = time.process_time()
+    await pace(rounds, wakeups, spec.frame_s, lambda index, group: None)
+    timers = time.process_time() - timers
+    reader = asyncio.create_task(read())
+    before, parent = child.cpu_times(), time.process_time()
+    await pace(rounds, wakeups, spec.frame_s, feed)
     await reader
-    parent_cpu = time.process_time() - parent_cpu
+    parent = time.process_time() - parent
     after = child.cpu_times()
     await engine.stop()
     p50, p99 = np.percentile(np.array(trips) * 1e3, [50, 99])
     return {
         "frames": frames,
         "rows_per_step": frames / steps,
-        "parent_us": parent_cpu / frames * 1e6,
+        "parent_us": (parent - timers) / frames * 1e6,
+        "timers_us": timers / frames * 1e6,
         "child_us": (after.user + after.system - before.user - before.system) / frames * 1e6,
         "copies_us": copy_us(sessions, spec.frame_size, spec.max_in_flight),
         "trip_p50_ms": float(p50),
