@@ -118,5 +118,13 @@ class AckEvent(Command, frozen=True, kw_only=True, gc=False):
     server_event_seq: int
 
 
+class ResumeSession(Command, frozen=True, kw_only=True):
+    """A new socket asks for a session that lost its own: see `duplex.resume`."""
+
+    session_id: str
+    resume_token: str
+    last_received_server_event_seq: int
+
+
 class CloseSession(Command, frozen=True, kw_only=True, gc=False):
     """Ends the session after what is under way is delivered."""

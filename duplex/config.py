@@ -91,6 +91,8 @@ class ServeConfig(BaseModel):
     """A connection that takes nothing for this long, while something waits for it, is over."""
     idle_timeout_s: Seconds = 300.0
     """A session without any event from its client for this long ends, unless it asks for less."""
+    resume_grace_s: float = Field(30.0, ge=0, le=3600)
+    """How long a full-duplex session waits for its client to come back. 0 turns resume off."""
     drain_s: float = Field(30.0, ge=0, le=86_400)
     """How long live sessions may go on after SIGTERM."""
 

@@ -25,6 +25,8 @@ class SessionCreated(Event, frozen=True, kw_only=True):
 
     settings: Settings
     substitutions: tuple[Substitution, ...] = ()
+    resume_token: str | None = None
+    attachment_generation: int = 0
 
 
 class SessionUpdated(Event, frozen=True, kw_only=True):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Callable
 
 from duplex.events import Event, OutputAudio, OutputText
 from duplex.fence import Fence
@@ -18,11 +19,19 @@ class Outbox:
 
     A slow reader loses its oldest audio first (`max_audio` frames are kept). One that reads
     nothing while `max_lost` frames are lost in a row, or lets `max_events` other events wait,
-    loses its connection: `put` raises.
+    loses its connection: `put` raises. `on_room` is called whenever audio has left.
     """
 
-    def __init__(self, *, max_audio: int, max_lost: int, max_events: int = 256) -> None:
+    def __init__(
+        self,
+        *,
+        max_audio: int,
+        max_lost: int,
+        max_events: int = 256,
+        on_room: Callable[[], None] = lambda: None,
+    ) -> None:
         self.dropped_audio = 0
+        self._on_room = on_room
         self._lost_in_a_row = 0
         self._max_lost = max_lost
         self._max_audio = max_audio
@@ -67,6 +76,7 @@ class Outbox:
         event = self._events.popleft()
         if isinstance(event, OutputAudio):
             self._audio -= 1
+            self._on_room()
         return event
 
     def flush(self, fence: Fence) -> int:
@@ -79,6 +89,7 @@ class Outbox:
         audio = sum(isinstance(event, OutputAudio) for event in kept)
         flushed, self._audio = self._audio - audio, audio
         self._events = deque(kept)
+        self._on_room()
         return flushed
 
     def close(self) -> None:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+import binascii
 from typing import TYPE_CHECKING
 
+import msgspec
 from msgspec import UNSET
 
 from duplex.commands import (
@@ -39,10 +42,15 @@ from duplex.events import (
     SessionUpdated,
     TurnSignalled,
 )
+from duplex.settings import EncodedAudio
+from media.clips import read_clip
+from media.formats import BadAudio
 
 if TYPE_CHECKING:
     from duplex.session import Session
     from duplex.settings import Settings, SettingsPatch
+
+_MAX_REFERENCE_S = 30.0
 
 _FIXED_BY_FIRST_FRAME = (
     "voice",
@@ -123,8 +131,9 @@ async def carry_out(session: Session, command: Command) -> None:
 
 async def _update(session: Session, command: UpdateSession) -> None:
     """Applies the patch whole or not at all; the first update takes the slot."""
-    settings = session.settings.patched(command.patch)
-    if session.fed and (name := _changed(session.settings, settings, command.patch)):
+    patch = await _decoded(command.patch, session.runtime.spec.sample_rate)
+    settings = session.settings.patched(patch)
+    if session.fed and (name := _changed(session.settings, settings, patch)):
         raise SessionError(
             "invalid_value", f"{name} is fixed once audio has been sent.", param=name
         )
@@ -137,6 +146,28 @@ async def _update(session: Session, command: UpdateSession) -> None:
     session.emit(
         SessionUpdated(settings=settings, substitutions=tuple(session.substitutions.values()))
     )
+
+
+async def _decoded(patch: SettingsPatch, rate: int) -> SettingsPatch:
+    """The patch with its recording, if it has one, as samples."""
+    recording = patch.voice_audio
+    if not isinstance(recording, EncodedAudio):
+        return patch
+    try:
+        samples = await asyncio.to_thread(_samples, recording.base64, rate)
+    except BadAudio as error:
+        message = f"{recording.param}: {error}."
+        raise SessionError("bad_audio", message, param=recording.param) from error
+    return msgspec.structs.replace(patch, voice_audio=samples)
+
+
+def _samples(base64: str, rate: int) -> bytes:
+    """A file in base64 as float32 mono samples."""
+    try:
+        file = binascii.a2b_base64(base64, strict_mode=True)
+    except ValueError as error:
+        raise BadAudio(f"no base64 ({error})") from error
+    return read_clip(file, rate, max_s=_MAX_REFERENCE_S).astype("<f4", copy=False).tobytes()
 
 
 def _changed(old: Settings, new: Settings, patch: SettingsPatch) -> str | None:

@@ -13,29 +13,16 @@ import hmac
 import secrets
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Protocol
 
 from duplex.errors import SessionError
 from duplex.events import Event
 from duplex.journal import Journal, JournalGap
 from duplex.session import Session
+from duplex.wire.realtime import RealtimeWire
 from media.clock import Clock
 
 _REMEMBERED = 4096
 """Ids of sessions that are over, to tell a late resume from a wrong one."""
-
-
-class Numbering(Protocol):
-    """A wire that numbers what it renders."""
-
-    @property
-    def server_event_seq(self) -> int:
-        """Number of the last message rendered."""
-        ...
-
-    def render(self, event: Event) -> Sequence[bytes]:
-        """The messages that tell of an event."""
-        ...
 
 
 class ResyncRequired(Exception):
@@ -45,7 +32,7 @@ class ResyncRequired(Exception):
 class Attachment:
     """A session, its wire and journal, and the socket that has it now."""
 
-    def __init__(self, session: Session, wire: Numbering, journal_bytes: int) -> None:
+    def __init__(self, session: Session, wire: RealtimeWire, journal_bytes: int) -> None:
         self.session = session
         self.wire = wire
         self.journal = Journal(journal_bytes)
@@ -101,7 +88,7 @@ class Resumption:
         """Sessions without a socket."""
         return len(self._held)
 
-    def attach(self, session: Session, wire: Numbering) -> Attachment:
+    def attach(self, session: Session, wire: RealtimeWire) -> Attachment:
         """A new session; its socket takes it next."""
         attachment = Attachment(session, wire, self._journal_bytes)
         self._attachments[session.id] = attachment

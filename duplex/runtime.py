@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Coroutine
 from typing import Any
 
 from duplex.errors import SessionError, internal_error, resource_exhausted
 from duplex.metrics import Metrics
+from duplex.resume import Resumption
 from duplex.session import Mode, Session
 from duplex.settings import Capabilities, Settings
 from engine.api import (
@@ -46,6 +47,7 @@ class Runtime:
         clock: Clock | None = None,
         vad: Vad | None = None,
         drain_s: float = 10.0,
+        resume_grace_s: float = 0.0,
     ) -> None:
         self.engine = engine
         self.clock: Clock = clock or SystemClock()
@@ -55,8 +57,7 @@ class Runtime:
         self.draining = False
         self.session_drain_s = drain_s
         """How long a closing session may wait for the outputs of frames under way."""
-        self.make_room: Callable[[], Awaitable[bool]] | None = None
-        """Ends a session that can be spared, when a caller would otherwise be refused."""
+        self.resumption = Resumption(self.clock, grace_s=resume_grace_s)
         self._by_lease: dict[int, Session] = {}
         self._ready: list[Frame] = []
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -71,7 +72,7 @@ class Runtime:
     @property
     def capabilities(self) -> Capabilities:
         """What sessions here can do."""
-        return Capabilities.of(self.spec)
+        return Capabilities.of(self.spec, resume=self.resumption.enabled)
 
     @property
     def not_ready(self) -> str | None:
@@ -93,6 +94,7 @@ class Runtime:
     async def stop(self) -> None:
         """Ends all sessions and the engine; idempotent."""
         self.draining = True
+        await self.resumption.close()
         sessions = list(self.sessions.values())
         await asyncio.gather(*(session.close("server_shutdown") for session in sessions))
         for pump in self._pumps:
@@ -179,7 +181,7 @@ class Runtime:
             try:
                 return await self.engine.open(params)
             except NoFreeSlot:
-                if self.make_room is None or not await self.make_room():
+                if not await self.resumption.yield_slot():
                     raise
 
     def _flush(self) -> None:

@@ -12,6 +12,7 @@ import asyncio
 import enum
 import logging
 from collections import deque
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from duplex.commands import AppendAudio, Command
@@ -36,6 +37,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _OUTBOX_FRAMES = 64
+_UNREAD_FRAMES = 32
+"""A client that paces itself and has so much to read is not read from."""
 _LOST_FRAMES = 125
 """At 80 ms a frame: a reader that loses ten seconds in a row is gone."""
 _AGENT_SILENCE_S = 0.64
@@ -76,10 +79,16 @@ class Session:
         self.fence = Fence(session_id)
         self.conversation = Conversation()
         self.ledger = Ledger(self.conversation)
-        self.outbox = Outbox(max_audio=_OUTBOX_FRAMES, max_lost=_LOST_FRAMES)
-        self.broken = asyncio.Event()
-        """Set when the connection should be cut: its reader doesn't read."""
+        self._room = asyncio.Event()
+        self.outbox = Outbox(
+            max_audio=_OUTBOX_FRAMES, max_lost=_LOST_FRAMES, on_room=self._room.set
+        )
+        self.on_broken: Callable[[], None] = _nothing
+        """Called when the connection should be cut: its reader doesn't read."""
         self.substitutions: dict[str, Substitution] = {}
+        self.resume_token: str | None = None
+        """What the client needs to take the session to another socket; None: it can't."""
+        self.attachment_generation = 0
         self.runtime = runtime
         self.frame_ms = 1000 * spec.frame_s
         silence_frames = round(_AGENT_SILENCE_S / spec.frame_s)
@@ -94,7 +103,6 @@ class Session:
         """Frames handed to the engine."""
         self._lease: Lease | None = None
         self._fed_at: deque[float] = deque()
-        self._returned = asyncio.Event()
         self._vad: VadStream | None = None
         self._clock_task: asyncio.Task[None] | None = None
         self._last_command = runtime.clock.now()
@@ -117,7 +125,10 @@ class Session:
             self._announced = True
             self.emit(
                 SessionCreated(
-                    settings=self.settings, substitutions=tuple(self.substitutions.values())
+                    settings=self.settings,
+                    substitutions=tuple(self.substitutions.values()),
+                    resume_token=self.resume_token,
+                    attachment_generation=self.attachment_generation,
                 )
             )
 
@@ -160,7 +171,7 @@ class Session:
         metrics.frame_s.observe(latency)
         if latency > self.frame_ms / 1000:
             metrics.late_frames += 1
-        self._returned.set()
+        self._room.set()
         if output.error:
             logger.error("session %s: the engine ended its lease: %s", self.id, output.error)
             self.abort(internal_error(), "internal_error")
@@ -196,11 +207,10 @@ class Session:
         try:
             self.outbox.put(event)
         except OutboxOverflow:
-            if not self.broken.is_set():
-                self.runtime.metrics.slow_readers += 1
-                self.broken.set()
-                self.outbox.close()
-                self._start_finishing("slow_reader", drain=False)
+            self.runtime.metrics.slow_readers += 1
+            self.outbox.close()
+            self._start_finishing("slow_reader", drain=False)
+            self.on_broken()
 
     # --- the slot ---------------------------------------------------------------------------
 
@@ -250,11 +260,9 @@ class Session:
 
     async def _feed(self, pcm: Pcm) -> None:
         """Hands a frame to the engine, as soon as there is room for it."""
-        while len(self._fed_at) >= self.runtime.spec.max_in_flight:
-            if self.state is State.CLOSED:
-                return
-            self._returned.clear()
-            await self._returned.wait()
+        while not self._has_room():
+            self._room.clear()
+            await self._room.wait()
         if self._lease is None or self.state is State.CLOSED:
             return
         self._fed_at.append(self.runtime.clock.now())
@@ -265,6 +273,17 @@ class Session:
                 spec = self.runtime.spec
                 self._vad = self.runtime.vad.stream(spec.sample_rate, self.user.heard)
             self._vad.push(pcm)
+
+    def _has_room(self) -> bool:
+        """Whether a frame may be fed: not beyond the engine's limit, and while the client sets
+        the pace, not far ahead of what it has read of the answers.
+        """
+        if self.state is State.CLOSED:
+            return True
+        if len(self._fed_at) >= self.runtime.spec.max_in_flight:
+            return False
+        paced = self.state is State.LIVE and not self.input.server_clocked
+        return not paced or self.outbox.audio < _UNREAD_FRAMES
 
     def _new_input(self) -> InputClock:
         spec = self.runtime.spec
@@ -299,7 +318,7 @@ class Session:
             )
         elif not drain:
             self.state = State.CLOSED
-        self._returned.set()
+        self._room.set()
         return self._finishing
 
     async def _finish(self, reason: str, *, drain: bool) -> None:
@@ -333,5 +352,9 @@ class Session:
         for pcm in self.input.flush():
             await self._feed(pcm)
         while self._fed_at and self.state is State.CLOSING:
-            self._returned.clear()
-            await self._returned.wait()
+            self._room.clear()
+            await self._room.wait()
+
+
+def _nothing() -> None:
+    pass

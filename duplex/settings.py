@@ -66,12 +66,19 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
+class EncodedAudio(msgspec.Struct, frozen=True):
+    """A recording as a client sent it: a file in base64, in the field `param`."""
+
+    param: str
+    base64: str
+
+
 class SettingsPatch(msgspec.Struct, frozen=True, kw_only=True):
     """Changes to settings; what is UNSET stays as it is."""
 
     voice: str | UnsetType | None = UNSET
     persona: str | UnsetType | None = UNSET
-    voice_audio: bytes | UnsetType | None = UNSET
+    voice_audio: bytes | EncodedAudio | UnsetType | None = UNSET
     seed: int | UnsetType | None = UNSET
     text_temperature: float | UnsetType | None = UNSET
     text_top_k: int | UnsetType | None = UNSET
@@ -119,8 +126,8 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
     max_sessions: int
 
     @classmethod
-    def of(cls, spec: EngineSpec) -> Capabilities:
-        """The capabilities of a lockstep engine."""
+    def of(cls, spec: EngineSpec, *, resume: bool = False) -> Capabilities:
+        """The capabilities of a lockstep engine on a server with or without resume."""
         return cls(
             implementation_level="model_native_duplex",
             chunk_period_ms=round(1000 * spec.frame_s),
@@ -129,8 +136,8 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
             supports_multi_session_same_replica=spec.slots > 1,
             supports_barge_in=False,
             supports_playback_ack=True,
-            supports_session_resume=False,
-            supports_audio_truncate=False,
+            supports_session_resume=resume,
+            supports_audio_truncate=True,
             required_input_modalities=("audio",),
             optional_input_modalities=("video",) if spec.video else (),
             max_sessions=spec.slots,

@@ -66,7 +66,6 @@ class Connection:
         autostart: bool,
     ) -> None:
         self._counters = context.counters
-        self._metrics = context.runtime.metrics
         self._clock = context.runtime.clock
         self._socket = socket
         self._transport = transport
@@ -83,30 +82,47 @@ class Connection:
         self._deadline = WriteDeadline(config.write_timeout_s, self._stalled)
 
     async def run(self) -> None:
-        """Returns when the session is over and the socket is closed."""
-        session = self._session
-        if self._autostart:
-            session.start()
-        reader = asyncio.create_task(self._read(), name=f"read-{session.id}")
-        writer = asyncio.create_task(self._write(), name=f"write-{session.id}")
-        broken = asyncio.create_task(session.broken.wait(), name=f"broken-{session.id}")
+        """Returns when the socket is closed and the session is over."""
+        name = self._session.id
+        self._begin()
+        self._reader = asyncio.create_task(self._read(), name=f"read-{name}")
+        writer = asyncio.create_task(self._write(), name=f"write-{name}")
         try:
-            await asyncio.wait({reader, writer, broken}, return_when=asyncio.FIRST_COMPLETED)
-            if broken.done():
-                self._transport.abort()
-            reader.cancel()
-            await asyncio.wait({reader})
-            self._blame(reader)
-            await session.close("disconnected")
-            await asyncio.wait({writer})
+            await asyncio.wait({self._reader, writer}, return_when=asyncio.FIRST_COMPLETED)
+            await cancel(self._reader)
+            self._blame(self._reader)
+            await self._end(writer)
             self._blame(writer)
             await self._close()
         finally:
-            for task in (reader, writer, broken):
-                task.cancel()
             self._deadline.cancel()
-            await asyncio.gather(reader, writer, broken, return_exceptions=True)
-            await session.close("disconnected")
+            await asyncio.gather(cancel(self._reader), cancel(writer))
+            await self._leave()
+
+    def _begin(self) -> None:
+        self._session.on_broken = self._transport.abort
+        if self._autostart:
+            self._session.start()
+
+    async def _end(self, writer: asyncio.Task[None]) -> None:
+        """Either side is done: ends the session, and lets the writer say so."""
+        await self._session.close("disconnected")
+        await asyncio.wait({writer})
+
+    async def _leave(self) -> None:
+        """Whatever has happened, the session is over."""
+        await self._session.close("disconnected")
+
+    async def _obey(self, command: Command) -> None:
+        """Carries out a command that was admitted."""
+        await self._session.handle(command)
+
+    async def _next(self) -> Event | None:
+        """The next event to tell the client of; None at the end."""
+        return await self._session.outbox.get()
+
+    def _render(self, event: Event) -> Sequence[bytes]:
+        return self._wire.render(event)
 
     async def _read(self) -> None:
         """Carries out the client's messages until it leaves."""
@@ -127,7 +143,6 @@ class Connection:
 
     async def _carry_out(self, data: bytes, *, binary: bool) -> bool:
         """Carries out one message; False if the client has gone too far."""
-        session = self._session
         try:
             if binary:
                 raise SessionError("invalid_json", "Messages are JSON in text frames, not binary.")
@@ -135,12 +150,12 @@ class Connection:
         except SessionError as error:
             if not self._control.take(self._clock.now()):
                 return self._refuse(error.event_id)
-            session.fail(error)
+            self._session.fail(error)
             return True
         unlimited = type(command) is AppendAudio or type(command) is AckEvent
         if not unlimited and not self._control.take(self._clock.now()):
             return self._refuse(command.event_id)
-        await session.handle(command)
+        await self._obey(command)
         return True
 
     def _refuse(self, event_id: str | None) -> bool:
@@ -160,24 +175,26 @@ class Connection:
 
     async def _write(self) -> None:
         """Sends the session's events until there are no more, or nobody to take them."""
-        get, render, send = self._session.outbox.get, self._wire.render, self._socket.send_frame
-        counters, deadline = self._counters, self._deadline
         try:
-            while (event := await get()) is not None:
-                for message in render(event):
-                    deadline.begin()
-                    await send(message, WSMsgType.TEXT)
-                    counters.messages_out += 1
-                    counters.bytes_out += len(message)
-                deadline.end()
+            while (event := await self._next()) is not None:
+                await self._send(self._render(event))
                 if type(event) is SessionClosed and self._close_code is None:
                     self._close_code = close_code(event.reason)
         except (ClientConnectionError, ConnectionError):
             return  # the client is gone, and the reader's end says the rest
 
+    async def _send(self, messages: Sequence[bytes]) -> None:
+        counters, deadline, send = self._counters, self._deadline, self._socket.send_frame
+        for message in messages:
+            deadline.begin()
+            await send(message, WSMsgType.TEXT)
+            counters.messages_out += 1
+            counters.bytes_out += len(message)
+        deadline.end()
+
     def _blame(self, task: asyncio.Task[None]) -> None:
         """A failure of our own ends the session, is logged, and is told without its details."""
-        if not task.cancelled() and (error := task.exception()) is not None:
+        if task.done() and not task.cancelled() and (error := task.exception()) is not None:
             logger.error("session %s: %s failed", self._session.id, task.get_name(), exc_info=error)
             self._session.abort(internal_error(), "internal_error")
 
@@ -192,3 +209,9 @@ class Connection:
                 await self._socket.close(code=self._close_code or WSCloseCode.OK)
         if self._transport.get_write_buffer_size():
             self._transport.abort()  # else what it doesn't take would wait for minutes
+
+
+async def cancel(task: asyncio.Task[None]) -> None:
+    """Ends a task, without its exception."""
+    task.cancel()
+    await asyncio.wait({task})

@@ -11,12 +11,15 @@ from aiohttp import WSCloseCode, WSMsgType, hdrs, web
 from duplex.errors import SessionError
 from duplex.events import Failed
 from duplex.ids import new_id
+from duplex.session import Mode
 from duplex.settings import Settings, Substitution
+from duplex.turns import TurnDetection
 from duplex.wire.realtime import RealtimeWire, dialect_of
 from web.auth import SUBPROTOCOL
 from web.connection import CLOSE_S, Connection, Socket
 from web.context import CLIENT, CONTEXT, Context
 from web.errors import ApiError
+from web.resumable import ResumableConnection
 
 _SESSION_ID = re.compile(r"[A-Za-z0-9_.-]{1,128}")
 _SEND_BUFFER = 1 << 18
@@ -24,28 +27,24 @@ _SEND_BUFFER = 1 << 18
 
 
 async def realtime_socket(request: web.Request) -> web.StreamResponse:
-    """`WS /v1/realtime`: a full-duplex session with `?duplex=1`."""
-    if request.query.get("duplex") != "1":
-        raise ApiError(
-            501,
-            "not_available",
-            "Turn-based sessions are not available here. Connect with ?duplex=1 for a "
-            "full-duplex session.",
-            param="duplex",
-        )
-    return await _serve(request, autostart=request.query.get("autostart") != "0")
+    """`WS /v1/realtime`: OpenAI's Realtime protocol, or full duplex with `?duplex=1`."""
+    autostart = request.query.get("autostart") != "0"
+    if request.query.get("duplex") == "1":
+        return await _serve(request, Mode.DUPLEX, autostart=autostart)
+    return await _serve(request, Mode.TURNS, autostart=True)
 
 
 async def duplex_socket(request: web.Request) -> web.StreamResponse:
     """`WS /v1/duplex`: a full-duplex session that the client's first event creates."""
-    return await _serve(request, autostart=False)
+    return await _serve(request, Mode.DUPLEX, autostart=False)
 
 
-async def _serve(request: web.Request, *, autostart: bool) -> web.StreamResponse:
+async def _serve(request: web.Request, mode: Mode, *, autostart: bool) -> web.StreamResponse:
     context, client = request.app[CONTEXT], request[CLIENT]
+    runtime = context.runtime
     with context.connections.hold(client):
         session_id = _session_id(request, context)
-        wire = _wire(request, context, session_id)
+        wire = _wire(request, context, session_id, mode)
         socket = _socket(request, context)
         await socket.prepare(request)
         transport = request.transport
@@ -53,16 +52,18 @@ async def _serve(request: web.Request, *, autostart: bool) -> web.StreamResponse
             return socket
         _limit_send_buffer(transport)
         try:
-            session = context.runtime.create_session(session_id, _settings(context))
+            session = runtime.create_session(session_id, _settings(context, mode), mode)
         except SessionError as error:
             await _refuse(socket, wire, error)
             return socket
-        asked, served = request.query.get("model"), context.runtime.spec.model
+        asked, served = request.query.get("model"), runtime.spec.model
         if asked and asked != served:
             session.substitutions["model"] = Substitution(
-                "model", asked[:200], served, "this server serves one model"
+                "model", asked[:200], served, "This server serves one model."
             )
-        await Connection(context, socket, transport, session, wire, autostart=autostart).run()
+        resumable = mode is Mode.DUPLEX and runtime.resumption.enabled
+        kind = ResumableConnection if resumable else Connection
+        await kind(context, socket, transport, session, wire, autostart=autostart).run()
     return socket
 
 
@@ -82,17 +83,26 @@ def _session_id(request: web.Request, context: Context) -> str:
     return asked
 
 
-def _wire(request: web.Request, context: Context, session_id: str) -> RealtimeWire:
+def _wire(request: web.Request, context: Context, session_id: str, mode: Mode) -> RealtimeWire:
     try:
         dialect = dialect_of(request.query.get("dialect"), request.headers.get("OpenAI-Beta"))
     except SessionError as error:
         raise ApiError(400, error.code, error.message, param=error.param) from error
     runtime = context.runtime
-    return RealtimeWire(session_id, runtime.spec, runtime.capabilities, dialect)
+    capabilities = runtime.capabilities if mode is Mode.DUPLEX else None
+    return RealtimeWire(session_id, runtime.spec, capabilities, dialect)
 
 
-def _settings(context: Context) -> Settings:
-    return Settings(idle_timeout_s=context.config.idle_timeout_s)
+def _settings(context: Context, mode: Mode) -> Settings:
+    idle_timeout_s = context.config.idle_timeout_s
+    if mode is Mode.DUPLEX:
+        return Settings(idle_timeout_s=idle_timeout_s)
+    return Settings(
+        idle_timeout_s=idle_timeout_s,
+        input_clock="server",
+        turn_detection=TurnDetection(),
+        overlap_policy="barge_in_on_speech",
+    )
 
 
 def _socket(request: web.Request, context: Context) -> Socket:

@@ -8,7 +8,7 @@ from typing import Any
 from duplex.conversation import Item, Part, PartType, Role
 from duplex.errors import SessionError
 from duplex.ids import new_id
-from duplex.wire.session_reader import refuse
+from duplex.wire.fields import refuse
 from duplex.wire.session_writer import Dialect
 
 _ROLE_PARTS: dict[Role, tuple[PartType, ...]] = {

@@ -23,6 +23,20 @@ class SessionUpdate(ClientMessage, kw_only=True, tag="session.update"):
     session: dict[str, object]
 
 
+class SessionCreate(ClientMessage, kw_only=True, tag="session.create"):
+    """The first event on /v1/duplex; means what session.update means."""
+
+    session: dict[str, object] = {}
+
+
+class SessionResume(ClientMessage, kw_only=True, tag="session.resume"):
+    """Takes over a session that lost its socket."""
+
+    session_id: str
+    resume_token: str
+    last_received_server_event_seq: Annotated[int, msgspec.Meta(ge=0)] = 0
+
+
 class SessionClose(ClientMessage, kw_only=True, tag="session.close"):
     """Ends the session."""
 
@@ -137,6 +151,8 @@ ClientMessages = (
     InputAudioAppend
     | SessionEventAck
     | SessionUpdate
+    | SessionCreate
+    | SessionResume
     | SessionClose
     | SessionHeartbeat
     | InputAudioCommit

@@ -45,7 +45,7 @@ class Parser:
                 return commands.AckEvent(
                     event_id=event_id, server_event_seq=message.server_event_seq
                 )
-            case messages.SessionUpdate():
+            case messages.SessionUpdate() | messages.SessionCreate():
                 patch, substitutions = read_session(message.session, self._spec)
                 return commands.UpdateSession(
                     event_id=event_id, patch=patch, substitutions=substitutions
@@ -94,6 +94,13 @@ class Parser:
                 )
             case messages.TurnSignal():
                 return commands.SignalTurn(event_id=event_id, event=message.event)
+            case messages.SessionResume():
+                return commands.ResumeSession(
+                    event_id=event_id,
+                    session_id=message.session_id,
+                    resume_token=message.resume_token,
+                    last_received_server_event_seq=message.last_received_server_event_seq,
+                )
             case messages.SessionHeartbeat():
                 return commands.Heartbeat(event_id=event_id)
             case messages.SessionClose():

@@ -5,6 +5,7 @@ from __future__ import annotations
 from duplex.commands import Command
 from duplex.errors import SessionError
 from duplex.events import Event
+from duplex.session import Session
 from duplex.settings import Capabilities
 from duplex.wire.parser import Parser
 from duplex.wire.renderer import Renderer
@@ -18,6 +19,9 @@ _CLOSE_CODES = {
     "resource_exhausted": 1013,
     "server_shutdown": 1012,
     "slow_reader": 1008,
+    "resume_expired": 1000,
+    "resync_required": 1000,
+    "yielded": 1013,
 }
 
 
@@ -69,3 +73,23 @@ class RealtimeWire:
     def render(self, event: Event) -> list[bytes]:
         """The server messages that tell of an event, as JSON, numbered in this order."""
         return self._renderer.render(event)
+
+    def resumed(self, session: Session) -> bytes:
+        """Tells a new socket that the session is its own."""
+        found = self._renderer.session_object(
+            session.settings, tuple(session.substitutions.values())
+        )
+        ours = {
+            "resume_token": session.resume_token,
+            "attachment_generation": session.attachment_generation,
+        }
+        return self._renderer.notice("session.resumed", ours | {"session": found | ours})
+
+    def replaced(self) -> bytes:
+        """Tells an older socket that another has the session now."""
+        return self._renderer.notice("session.replaced", {"reason": "resumed_elsewhere"})
+
+    def resync_required(self, session_id: str) -> bytes:
+        """Tells a new socket that too much is gone: the session has ended."""
+        fields = {"session_id": session_id, "reason": "journal_gap"}
+        return self._renderer.notice("session.resync_required", fields)

@@ -11,7 +11,7 @@ from duplex import events
 from duplex.conversation import Item
 from duplex.errors import SessionError
 from duplex.ids import new_id
-from duplex.settings import Capabilities, Settings
+from duplex.settings import Capabilities, Settings, Substitution
 from duplex.wire.items import write_item, write_part
 from duplex.wire.output_audio import OutputEncoder
 from duplex.wire.session_writer import Dialect, write_session
@@ -63,6 +63,25 @@ class Renderer:
             for kind, fields in self._messages(event)
             if self.dialect == "ga" or kind not in _NOT_IN_BETA
         ]
+
+    def notice(self, kind: str, fields: dict[str, Any]) -> bytes:
+        """A message about the connection, not the session: it has no number."""
+        event_id = new_id("event")
+        about = {"type": kind, "event_id": event_id, "session_id": self._session_id}
+        return _encode(about | fields)
+
+    def session_object(
+        self, settings: Settings, substitutions: tuple[Substitution, ...]
+    ) -> dict[str, Any]:
+        """The session as the wire has it."""
+        return write_session(
+            self._session_id,
+            settings,
+            substitutions,
+            self._spec,
+            self._capabilities,
+            dialect=self.dialect,
+        )
 
     def _numbered(self, kind: str, fields: dict[str, Any]) -> dict[str, Any]:
         self.seq = seq = self.seq + 1
@@ -167,15 +186,13 @@ class Renderer:
 
     def _session(self, event: events.SessionCreated | events.SessionUpdated) -> dict[str, Any]:
         self._settings = event.settings
-        session = write_session(
-            self._session_id,
-            event.settings,
-            event.substitutions,
-            self._spec,
-            self._capabilities,
-            dialect=self.dialect,
-        )
-        return {"session_id": self._session_id, "session": session}
+        session = self.session_object(event.settings, event.substitutions)
+        fields: dict[str, Any] = {"session_id": self._session_id, "session": session}
+        if type(event) is events.SessionCreated and event.resume_token is not None:
+            fields["resume_token"] = session["resume_token"] = event.resume_token
+            fields["attachment_generation"] = event.attachment_generation
+            session["attachment_generation"] = event.attachment_generation
+        return fields
 
     def _text_kind(self, suffix: Literal["delta", "done"]) -> str:
         text_only = self._settings.output_text_only

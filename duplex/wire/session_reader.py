@@ -8,27 +8,32 @@ the field as the client wrote it.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, NoReturn
+from typing import Any
 
-import msgspec
-
-from duplex.errors import SessionError
 from duplex.settings import SettingsPatch, Substitution
 from duplex.turns import TurnDetection
+from duplex.wire.fields import (
+    INPUT_RATES,
+    SAMPLING,
+    Field,
+    Reader,
+    boolean,
+    input_rate,
+    integer,
+    number,
+    persona,
+    ref_audio,
+    refuse,
+    string,
+    voice,
+)
 from engine.api import EngineSpec
 from media.formats import AudioFormat, parse_format
 
-_OPENAI_VOICES = frozenset(
-    ("alloy", "ash", "ballad", "cedar", "coral", "echo", "fable")
-    + ("marin", "nova", "onyx", "sage", "shimmer", "verse")
-)
 G711 = frozenset((AudioFormat.G711_ULAW, AudioFormat.G711_ALAW))
 G711_RATE = 8_000
-_INPUT_RATES = range(8_000, 48_001)
-_MAX_PERSONA = 20_000
 
 _NO_EFFECT = frozenset(
     ("id", "object", "type", "expires_at", "include", "truncation", "tool_choice", "prompt")
@@ -43,112 +48,35 @@ def read_session(
     session: Mapping[str, object], spec: EngineSpec
 ) -> tuple[SettingsPatch, tuple[Substitution, ...]]:
     """Reads a session object of either shape. Raises SessionError naming the field."""
-    reader = _Reader(spec)
-    reader.read("session", session, _SESSION)
-    return msgspec.convert(reader.patch, SettingsPatch), tuple(reader.substitutions)
+    reader = Reader(spec)
+    _object(reader, "session", session, _SESSION)
+    return reader.result()
 
 
-class _Reader:
-    def __init__(self, spec: EngineSpec) -> None:
-        self.spec = spec
-        self.patch: dict[str, object] = {}
-        self.substitutions: list[Substitution] = []
-
-    def read(self, path: str, value: object, fields: Mapping[str, _Field]) -> None:
-        if not isinstance(value, Mapping):
-            refuse(path, f"{path} must be an object.")
-        for name, item in value.items():
-            field = fields.get(name)
-            if field is not None:
-                field(self, f"{path}.{name}", item)
-            elif name not in _NO_EFFECT:
-                refuse(f"{path}.{name}", f"Unknown setting {path}.{name}.", "unknown_parameter")
-
-    def substitute(self, path: str, requested: object, in_force: str | None, why: str) -> None:
-        shown = requested if isinstance(requested, str) else msgspec.json.encode(requested).decode()
-        self.substitutions.append(Substitution(path, shown[:200], in_force, why))
+def _object(reader: Reader, path: str, value: object, fields: Mapping[str, Field]) -> None:
+    if not isinstance(value, Mapping):
+        refuse(path, f"{path} must be an object.")
+    for name, item in value.items():
+        field = fields.get(name)
+        if field is not None:
+            field(reader, f"{path}.{name}", item)
+        elif name not in _NO_EFFECT:
+            refuse(f"{path}.{name}", f"Unknown setting {path}.{name}.", "unknown_parameter")
 
 
-_Field = Callable[[_Reader, str, object], None]
-
-
-def refuse(path: str, message: str, code: str = "invalid_value") -> NoReturn:
-    """Raises the error for the field at `path`."""
-    raise SessionError(code, message, param=path)
-
-
-def _string(path: str, value: object) -> str:
-    if not isinstance(value, str):
-        refuse(path, f"{path} must be a string.", "invalid_type")
-    return value
-
-
-def _number(path: str, value: object, low: float, high: float) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        refuse(path, f"{path} must be a number.", "invalid_type")
-    if not low <= value <= high:
-        refuse(path, f"{path} must be between {low:g} and {high:g}.")
-    return float(value)
-
-
-def _integer(path: str, value: object, low: int, high: int) -> int:
-    if isinstance(value, bool) or not isinstance(value, int):
-        refuse(path, f"{path} must be an integer.", "invalid_type")
-    if not low <= value <= high:
-        refuse(path, f"{path} must be between {low} and {high}.")
-    return value
-
-
-def _boolean(path: str, value: object) -> bool:
-    if not isinstance(value, bool):
-        refuse(path, f"{path} must be true or false.", "invalid_type")
-    return value
-
-
-def _model(reader: _Reader, path: str, value: object) -> None:
-    if value is not None and _string(path, value) != reader.spec.model:
+def _model(reader: Reader, path: str, value: object) -> None:
+    if value is not None and string(path, value) != reader.spec.model:
         reader.substitute(path, value, reader.spec.model, "This server serves one model.")
 
 
-def _voice(reader: _Reader, path: str, value: object) -> None:
-    if isinstance(value, Mapping) and "id" in value:
-        value, path = value["id"], f"{path}.id"
-    if value is None:
-        reader.patch["voice"] = None
-        return
-    spec, name = reader.spec, re.sub(r"\.(pt|wav|safetensors)$", "", _string(path, value))
-    if name in spec.voices:
-        reader.patch["voice"] = name
-    elif not spec.voices:
-        reader.substitute(path, value, None, "The model has one voice.")
-    elif name in _OPENAI_VOICES:
-        reader.patch["voice"] = None
-        reader.substitute(path, value, spec.default_voice, "The model has voices of its own.")
-    else:
-        refuse(path, f"Unknown voice {name!r}. The voices here are {', '.join(spec.voices)}.")
-
-
-def _instructions(reader: _Reader, path: str, value: object) -> None:
-    if value is None or value == "":
-        reader.patch["persona"] = None
-        return
-    text = _string(path, value)
-    if len(text) > _MAX_PERSONA:
-        refuse(path, f"{path} is longer than {_MAX_PERSONA} characters.")
-    if reader.spec.persona:
-        reader.patch["persona"] = text
-    else:
-        reader.substitute(path, text, None, "The model takes no instructions.")
-
-
-def _audio_format(reader: _Reader, path: str, value: object) -> AudioFormat:
+def _audio_format(reader: Reader, path: str, value: object) -> AudioFormat:
     """Reads `"pcm16"` or `{"type": "audio/pcm", "rate": 24000}`."""
     rate: object = None
     if isinstance(value, Mapping):
         rate = value.get("rate")
         path, value = f"{path}.type", value.get("type")
     try:
-        audio_format = parse_format(_string(path, value))
+        audio_format = parse_format(string(path, value))
     except ValueError as error:
         refuse(path, str(error), "unsupported_audio_format")
     if rate is not None:
@@ -156,9 +84,9 @@ def _audio_format(reader: _Reader, path: str, value: object) -> AudioFormat:
     return audio_format
 
 
-def _rate_of(reader: _Reader, path: str, value: object, audio_format: AudioFormat) -> None:
+def _rate_of(reader: Reader, path: str, value: object, audio_format: AudioFormat) -> None:
     native = output_rate(audio_format, reader.spec)
-    rate = _integer(path, value, 1, 1_000_000)
+    rate = integer(path, value, 1, 1_000_000)
     if path.startswith(("session.audio.output", "session.output")):
         if rate != native:
             refuse(
@@ -166,7 +94,7 @@ def _rate_of(reader: _Reader, path: str, value: object, audio_format: AudioForma
                 f"{path} must be {native} for {audio_format.value}.",
                 "unsupported_audio_format",
             )
-    elif rate not in _INPUT_RATES:
+    elif rate not in INPUT_RATES:
         refuse(path, f"{path} must be between 8000 and 48000.", "unsupported_audio_format")
     else:
         reader.patch["input_rate"] = rate
@@ -177,7 +105,7 @@ def output_rate(audio_format: AudioFormat, spec: EngineSpec) -> int:
     return G711_RATE if audio_format in G711 else spec.sample_rate
 
 
-def _input_format(reader: _Reader, path: str, value: object) -> None:
+def _input_format(reader: Reader, path: str, value: object) -> None:
     if value is None:
         return
     audio_format = _audio_format(reader, path, value)
@@ -188,24 +116,16 @@ def _input_format(reader: _Reader, path: str, value: object) -> None:
         reader.patch["input_rate"] = G711_RATE
 
 
-def _output_format(reader: _Reader, path: str, value: object) -> None:
+def _output_format(reader: Reader, path: str, value: object) -> None:
     if value is not None:
         reader.patch["output_format"] = _audio_format(reader, path, value)
 
 
-def _input_rate(reader: _Reader, path: str, value: object) -> None:
-    if value is not None:
-        rate = _integer(path, value, 1, 1_000_000)
-        if rate not in _INPUT_RATES:
-            refuse(path, f"{path} must be between 8000 and 48000.", "unsupported_audio_format")
-        reader.patch["input_rate"] = rate
-
-
-def _output_rate(reader: _Reader, path: str, value: object) -> None:
+def _output_rate(reader: Reader, path: str, value: object) -> None:
     if value is None:
         return
     audio_format = reader.patch.get("output_format")
-    rate = _integer(path, value, 1, 1_000_000)
+    rate = integer(path, value, 1, 1_000_000)
     allowed = (
         {output_rate(audio_format, reader.spec)}
         if isinstance(audio_format, AudioFormat)
@@ -219,14 +139,14 @@ def _output_rate(reader: _Reader, path: str, value: object) -> None:
         )
 
 
-def _modalities(reader: _Reader, path: str, value: object) -> None:
+def _modalities(reader: Reader, path: str, value: object) -> None:
     if not isinstance(value, list) or not value or not set(value) <= {"audio", "text"}:
         refuse(path, f'{path} must be ["audio"], ["text"] or both.')
     reader.patch["output_text_only"] = "audio" not in value
 
 
-def _choice(name: str, *choices: str) -> _Field:
-    def read(reader: _Reader, path: str, value: object) -> None:
+def _choice(name: str, *choices: str) -> Field:
+    def read(reader: Reader, path: str, value: object) -> None:
         if value not in choices:
             refuse(path, f"{path} must be one of {', '.join(choices)}.")
         reader.patch[name] = value
@@ -234,22 +154,22 @@ def _choice(name: str, *choices: str) -> _Field:
     return read
 
 
-def _optional(name: str, convert: Callable[[str, object], object]) -> _Field:
-    def read(reader: _Reader, path: str, value: object) -> None:
+def _optional(name: str, convert: Callable[[str, object], object]) -> Field:
+    def read(reader: Reader, path: str, value: object) -> None:
         reader.patch[name] = None if value is None else convert(path, value)
 
     return read
 
 
-def _unavailable(why: str) -> _Field:
-    def read(reader: _Reader, path: str, value: object) -> None:
+def _unavailable(why: str) -> Field:
+    def read(reader: Reader, path: str, value: object) -> None:
         if value is not None and value is not False:
             reader.substitute(path, value, None, why)
 
     return read
 
 
-def _turn_detection(reader: _Reader, path: str, value: object) -> None:
+def _turn_detection(reader: Reader, path: str, value: object) -> None:
     if value is None:
         reader.patch["turn_detection"] = None
         return
@@ -270,47 +190,36 @@ def _turn_detection(reader: _Reader, path: str, value: object) -> None:
     reader.patch["turn_detection"] = TurnDetection(**fields)
 
 
-def _tools(reader: _Reader, path: str, value: object) -> None:
+def _tools(reader: Reader, path: str, value: object) -> None:
     if not isinstance(value, list):
         refuse(path, f"{path} must be a list.", "invalid_type")
     if value:
         refuse(path, "The model has no tools.", "unsupported_tools")
 
 
-def _flag(name: str) -> _Field:
-    def read(reader: _Reader, path: str, value: object) -> None:
-        reader.patch[name] = _boolean(path, value)
+def _flag(name: str) -> Field:
+    def read(reader: Reader, path: str, value: object) -> None:
+        reader.patch[name] = boolean(path, value)
 
     return read
 
 
-def _sampling(name: str, convert: Callable[[str, object], object]) -> _Field:
-    def read(reader: _Reader, path: str, value: object) -> None:
-        number = None if value is None else convert(path, value)
-        if reader.spec.sampling:
-            reader.patch[name] = number
-        elif number is not None:
-            reader.substitute(path, value, None, "The model doesn't sample.")
+def _overlap_ms(name: str) -> Field:
+    def read(reader: Reader, path: str, value: object) -> None:
+        reader.patch[name] = integer(path, value, 0, 60_000)
 
     return read
 
 
-def _overlap_ms(name: str) -> _Field:
-    def read(reader: _Reader, path: str, value: object) -> None:
-        reader.patch[name] = _integer(path, value, 0, 60_000)
-
-    return read
-
-
-def _nested(fields: Mapping[str, _Field]) -> _Field:
-    def read(reader: _Reader, path: str, value: object) -> None:
+def _nested(fields: Mapping[str, Field]) -> Field:
+    def read(reader: Reader, path: str, value: object) -> None:
         if value is not None:
-            reader.read(path, value, fields)
+            _object(reader, path, value, fields)
 
     return read
 
 
-def _extra_body(reader: _Reader, path: str, value: object) -> None:
+def _extra_body(reader: Reader, path: str, value: object) -> None:
     if value is None:
         return
     if not isinstance(value, Mapping):
@@ -323,53 +232,44 @@ def _extra_body(reader: _Reader, path: str, value: object) -> None:
             reader.substitute(f"{path}.{name}", item, None, "Unknown to this model.")
 
 
-_temperature = partial(_number, low=0.0, high=2.0)
-_top_k = partial(_integer, low=1, high=100_000)
-_seed = partial(_integer, low=0, high=2**63 - 1)
-_timeout = partial(_number, low=0.1, high=86_400.0)
+_timeout = partial(number, low=0.1, high=86_400.0)
 _transcription = _unavailable("Transcription is off on this server.")
 _noise_reduction = _unavailable("Noise reduction is off on this server.")
 _tracing = _unavailable("Tracing is off on this server.")
 
 _DETECTION: dict[str, Callable[[str, object], object]] = {
-    "threshold": partial(_number, low=0.0, high=1.0),
-    "prefix_padding_ms": partial(_integer, low=0, high=5_000),
-    "silence_duration_ms": partial(_integer, low=0, high=60_000),
-    "create_response": _boolean,
-    "interrupt_response": _boolean,
-    "idle_timeout_ms": partial(_integer, low=1_000, high=600_000),
+    "threshold": partial(number, low=0.0, high=1.0),
+    "prefix_padding_ms": partial(integer, low=0, high=5_000),
+    "silence_duration_ms": partial(integer, low=0, high=60_000),
+    "create_response": boolean,
+    "interrupt_response": boolean,
+    "idle_timeout_ms": partial(integer, low=1_000, high=600_000),
 }
 
-_EXTRA: dict[str, _Field] = {
-    "seed": _sampling("seed", _seed),
-    "audio_temperature": _sampling("audio_temperature", _temperature),
-    "audio_top_k": _sampling("audio_top_k", _top_k),
-    "text_temperature": _sampling("text_temperature", _temperature),
-    "text_top_k": _sampling("text_top_k", _top_k),
-    "return_stage_metrics": _flag("stage_metrics"),
-}
+_EXTRA: dict[str, Field] = SAMPLING | {"return_stage_metrics": _flag("stage_metrics")}
 
-_AUDIO_INPUT: dict[str, _Field] = {
+_AUDIO_INPUT: dict[str, Field] = {
     "format": _input_format,
-    "sample_rate_hz": _input_rate,
+    "sample_rate_hz": input_rate,
     "turn_detection": _turn_detection,
     "transcription": _transcription,
     "noise_reduction": _noise_reduction,
 }
-_AUDIO_OUTPUT: dict[str, _Field] = {
+_AUDIO_OUTPUT: dict[str, Field] = {
     "format": _output_format,
     "sample_rate_hz": _output_rate,
-    "voice": _voice,
+    "voice": voice,
 }
-_SESSION: dict[str, _Field] = {
+_SESSION: dict[str, Field] = {
     "model": _model,
-    "voice": _voice,
-    "instructions": _instructions,
+    "voice": voice,
+    "instructions": persona,
+    "ref_audio": ref_audio,
     "modalities": _modalities,
     "output_modalities": _modalities,
     "input_audio_format": _input_format,
     "output_audio_format": _output_format,
-    "sample_rate_hz": _input_rate,
+    "sample_rate_hz": input_rate,
     "audio": _nested({"input": _nested(_AUDIO_INPUT), "output": _nested(_AUDIO_OUTPUT)}),
     "turn_detection": _turn_detection,
     "input_audio_transcription": _transcription,

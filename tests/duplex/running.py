@@ -44,11 +44,13 @@ class LevelStream:
 
 
 @asynccontextmanager
-async def running(slots=2, delay=0, max_in_flight=8, clock=None, model=EchoModel, vad=None):
+async def running(
+    slots=2, delay=0, max_in_flight=8, clock=None, model=EchoModel, vad=None, resume_grace_s=0
+):
     engine = InProcessEngine(
         lambda: model(slots, delay), EngineConfig(model="echo", max_in_flight=max_in_flight)
     )
-    runtime = Runtime(engine, clock=clock, vad=vad)
+    runtime = Runtime(engine, clock=clock, vad=vad, resume_grace_s=resume_grace_s)
     await runtime.start()
     try:
         yield runtime

@@ -171,9 +171,8 @@ async def test_a_held_session_ends_after_its_grace_time():
 
 
 async def test_a_held_session_yields_its_slot():
-    async with running(slots=1) as runtime:
-        resumption = Resumption(runtime.clock, grace_s=30)
-        runtime.make_room = resumption.yield_slot
+    async with running(slots=1, resume_grace_s=30) as runtime:
+        resumption = runtime.resumption
         attachment = attach(runtime, resumption)
         socket = Socket()
         socket.attach(resumption, attachment)

@@ -4,6 +4,7 @@ import asyncio
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 from running import (
     F32,
     FRAME,
@@ -14,6 +15,7 @@ from running import (
     kinds,
     noise,
     running,
+    settled,
     until,
 )
 
@@ -237,21 +239,39 @@ async def test_a_client_clocked_sender_waits_for_room():
     async with running(max_in_flight=4) as runtime:
         session = runtime.create_session("sess_1", F32)
         most = 0
+        found = asyncio.create_task(everything(session))
         task = asyncio.create_task(session.handle(append(noise(60))))
         while not task.done():
             most = max(most, session.in_flight)
             await asyncio.sleep(0)
         assert 0 < most <= 4
         await session.close("client_close")
+        await found
+
+
+async def test_a_sender_who_doesnt_read_is_not_read_from_either():
+    async with running() as runtime:
+        session = runtime.create_session("sess_1", F32)
+        pcm = noise(120)
+        task = asyncio.create_task(session.handle(append(pcm)))
+        while len(session.outbox) < 32:
+            await asyncio.sleep(0)
+        await settled(session)
+        assert not task.done()
+        found = asyncio.create_task(everything(session))
+        await task
+        await session.close("client_close")
+        assert np.array_equal(audio_of(await found), pcm)
 
 
 async def test_a_reader_that_never_reads_loses_audio_then_its_connection():
     async with running() as runtime:
-        session = runtime.create_session("sess_1", F32)
+        session = runtime.create_session("sess_1", replace(F32, input_clock="server"))
+        broken = asyncio.Event()
+        session.on_broken = broken.set
         for _ in range(200):
             await session.handle(append(noise(1)))
-        await asyncio.wait_for(session.broken.wait(), 5)
-        await session.close("disconnected")
+        await asyncio.wait_for(broken.wait(), 5)
         assert runtime.metrics.slow_readers == 1
         assert runtime.metrics.dropped_frames > 0
         assert runtime.metrics.sessions_closed == {"slow_reader": 1}

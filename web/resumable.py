@@ -1,0 +1,130 @@
+"""A connection whose session outlives it: held when the socket is lost, taken over by another."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+
+from aiohttp import WSCloseCode
+
+from duplex.commands import AckEvent, Command, ResumeSession
+from duplex.errors import SessionError
+from duplex.events import Event
+from duplex.resume import Attachment, ResyncRequired
+from duplex.session import Session, State
+from duplex.wire.realtime import RealtimeWire
+from web.connection import Connection, Socket, cancel
+from web.context import Context
+
+logger = logging.getLogger(__name__)
+
+
+class ResumableConnection(Connection):
+    """Carries a session that `duplex.resume` knows, over one of its sockets."""
+
+    def __init__(
+        self,
+        context: Context,
+        socket: Socket,
+        transport: asyncio.Transport,
+        session: Session,
+        wire: RealtimeWire,
+        *,
+        autostart: bool,
+    ) -> None:
+        super().__init__(context, socket, transport, session, wire, autostart=autostart)
+        self._resumption = context.runtime.resumption
+        self._attachment = self._resumption.attach(session, wire)
+        self._realtime = wire
+        self._first: list[bytes] = []
+        """What the client of a session that came here has to hear before anything else."""
+        self._evicted = False
+        self._free = asyncio.Event()
+        """Set when another socket may have the session."""
+
+    def _begin(self) -> None:
+        self._take(self._attachment)
+        super()._begin()
+
+    def _take(self, attachment: Attachment) -> None:
+        session = attachment.session
+        session.on_broken = self._transport.abort
+        session.resume_token = attachment.take(self._evict)
+        session.attachment_generation = attachment.generation
+
+    async def _evict(self) -> None:
+        """Another socket has come for the session."""
+        self._evicted = True
+        self._reader.cancel()
+        await self._free.wait()
+
+    async def _end(self, writer: asyncio.Task[None]) -> None:
+        if self._evicted:
+            await cancel(writer)
+            self._free.set()
+            await self._send([self._realtime.replaced()])
+        elif self._lost:
+            await cancel(writer)
+            self._resumption.hold(self._attachment)
+        else:
+            await super()._end(writer)
+            self._resumption.detach(self._attachment)
+
+    @property
+    def _lost(self) -> bool:
+        """Whether the socket broke, while the session could go on with another."""
+        broken = self._socket.close_code in (None, WSCloseCode.ABNORMAL_CLOSURE)
+        return broken and self._close_code is None and self._session.state is State.LIVE
+
+    async def _leave(self) -> None:
+        self._free.set()
+        if self._attachment.evict == self._evict and not self._evicted:
+            await super()._leave()
+            self._resumption.detach(self._attachment)
+
+    async def _obey(self, command: Command) -> None:
+        if type(command) is AckEvent:
+            self._attachment.journal.ack(command.server_event_seq)
+        elif type(command) is ResumeSession:
+            await self._resume(command)
+            return
+        await super()._obey(command)
+
+    async def _resume(self, command: ResumeSession) -> None:
+        """Changes this socket's own unused session for the one that the client had."""
+        own = self._attachment
+        try:
+            if own.session.opened:
+                raise SessionError("session_resume_conflict", "This socket has a session already.")
+            attachment, missed = await self._resumption.resume(
+                command.session_id, command.resume_token, command.last_received_server_event_seq
+            )
+        except SessionError as error:
+            error.event_id = command.event_id
+            own.session.fail(error)
+            return
+        except ResyncRequired as error:
+            logger.info("session %s: %s", command.session_id, error)
+            await self._send([self._realtime.resync_required(command.session_id)])
+            await own.session.close("resync_required")
+            return
+        self._take(attachment)
+        self._attachment, self._session = attachment, attachment.session
+        self._realtime = attachment.wire
+        self._wire = attachment.wire
+        self._first = [attachment.wire.resumed(attachment.session), *missed]
+        await own.session.close("superseded")
+        self._resumption.detach(own)
+
+    async def _next(self) -> Event | None:
+        while True:
+            session = self._session
+            event = await session.outbox.get()
+            if session is self._session:
+                return event
+            first, self._first = self._first, []
+            await self._send(first)
+
+    def _render(self, event: Event) -> Sequence[bytes]:
+        return self._attachment.render(event)
