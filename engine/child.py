@@ -34,8 +34,8 @@ from engine.supervisor import Backoff, SupervisedEngine
 
 logger = logging.getLogger(__name__)
 
-STOP_S = 2.0
-"""How long a process may take to end by itself, or on SIGTERM, before SIGKILL."""
+STOP_S = 5.0
+"""How long a process may take to end when its owner hangs up, and again after SIGKILL."""
 
 _STDERR = 2
 
@@ -123,10 +123,14 @@ class _Child(asyncio.Protocol):
 
     def abort(self, reason: str) -> None:
         self._last_words = reason
-        self._end()
+        self._transport.abort()
 
     async def stop(self) -> None:
-        self._end()
+        # A child hears that we hang up; one that is still starting hears SIGTERM only.
+        self._transport.abort()
+        if self._process is not None:
+            with contextlib.suppress(ProcessLookupError):
+                self._process.terminate()
         await asyncio.shield(self.lost)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -163,12 +167,6 @@ class _Child(asyncio.Protocol):
         ]
         return outputs
 
-    def _end(self) -> None:
-        self._transport.abort()
-        if self._process is not None:
-            with contextlib.suppress(ProcessLookupError):
-                self._process.terminate()
-
     async def _reap(self) -> None:
         """Sees the process off, then says so."""
         how = await _end_of(self._process) if self._process else "its process never started"
@@ -189,7 +187,7 @@ async def _spawn(
     arguments = [str(channel), str(memory[0]), str(memory[1]), msgspec.json.encode(config).decode()]
     try:
         return await asyncio.create_subprocess_exec(
-            *(sys.executable, "-P", "-m", "engine.worker", *arguments),
+            *(sys.executable, "-P", "-X", "faulthandler", "-m", "engine.worker", *arguments),
             stdin=asyncio.subprocess.DEVNULL,
             stdout=_STDERR,
             pass_fds=(channel, *memory),

@@ -144,8 +144,8 @@ class SupervisedEngine:
         lease = next(self._ids)
         answer: asyncio.Future[Lease] = asyncio.get_running_loop().create_future()
         self._opens[lease] = answer
-        link.send(Open(lease, params))
         try:
+            link.send(Open(lease, params))
             return await answer
         except asyncio.CancelledError:
             # Live or not, and perhaps just answered: the engine knows, and ends it once.
@@ -188,8 +188,8 @@ class SupervisedEngine:
         request = next(self._ids)
         answer: asyncio.Future[EngineStats] = asyncio.get_running_loop().create_future()
         self._questions[request] = answer
-        link.send(GetStats(request))
         try:
+            link.send(GetStats(request))
             stats = await answer
         finally:
             self._questions.pop(request, None)

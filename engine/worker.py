@@ -1,8 +1,9 @@
 """The process of an engine: `python -m engine.worker SOCKET DOWN UP CONFIG`.
 
 The first three are inherited descriptors: the socket to the owner and the memory of the two rings;
-the last is an EngineConfig as JSON. The process lives as long as the socket's other end. SIGINT is
-left to the owner; SIGTERM ends it. What it has to say to people goes to stderr.
+the last is an EngineConfig as JSON. The process ends when the owner hangs up, whatever the model is
+doing then. SIGINT and SIGTERM, which shells and service managers send to whole groups, are left to
+the owner, who may want to drain first. What there is to say to people goes to stderr.
 """
 
 from __future__ import annotations
@@ -10,9 +11,11 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import select
 import signal
 import socket
 import sys
+import threading
 from collections.abc import Sequence
 
 import msgspec
@@ -92,12 +95,21 @@ def _run(channel: socket.socket, memory: tuple[int, int], config: EngineConfig) 
     serve(core, port)
 
 
+def _end_with_owner(channel: socket.socket) -> None:
+    poller = select.poll()
+    poller.register(channel, 0)  # No event but the one that can't be masked: POLLHUP.
+    poller.poll()
+    os._exit(0)
+
+
 def main(arguments: Sequence[str]) -> int:
     """Runs until the owner is gone (0) or the engine has failed (1)."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
     logging.basicConfig(level=logging.INFO, format="%(levelname)s engine %(name)s: %(message)s")
     channel = socket.socket(fileno=int(arguments[0]))
     channel.set_inheritable(False)
+    threading.Thread(target=_end_with_owner, args=(channel,), daemon=True).start()
     memory = (int(arguments[1]), int(arguments[2]))
     config = msgspec.json.decode(arguments[3], type=EngineConfig)
     try:

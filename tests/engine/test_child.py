@@ -36,7 +36,7 @@ from engine.supervisor import Backoff
 
 ROOT = Path(engine.__file__).parents[1]
 FAULTS = Path(__file__).parent / "faults"
-RAISE, HANG, TALK = -1.0, -2.0, -3.0
+RAISE, HANG, TALK, SLEEP = -1.0, -2.0, -3.0, -4.0
 PARAMS = OpenParams()
 CONFIG = EngineConfig(model="echo", slots=2, max_in_flight=3, threads=1)
 SOON = Backoff(first_s=0.001, longest_s=60.0)
@@ -75,9 +75,9 @@ async def gone(pid: int) -> bool:
     return bool(readable)
 
 
-def ignores_sigterm(pid: int) -> bool:
+def hangs(pid: int) -> bool:
     ignored = Path(f"/proc/{pid}/status").read_text().split("SigIgn:")[1].split()[0]
-    return bool(int(ignored, 16) >> (signal.SIGTERM - 1) & 1)
+    return bool(int(ignored, 16) >> (signal.SIGUSR1 - 1) & 1)
 
 
 def assert_no_children() -> None:
@@ -219,17 +219,22 @@ async def test_a_failed_step_loses_the_engine_in_the_models_words() -> None:
 
 
 @pytest.mark.usefixtures("faulty")
-async def test_a_step_that_hangs_is_killed_at_stop(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(child, "STOP_S", 0.2)
+@pytest.mark.parametrize("how", [SLEEP, HANG])
+async def test_a_step_that_hangs_does_not_hang_stop(
+    how: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if how == HANG:
+        monkeypatch.setattr(child, "STOP_S", 0.2)
     async with started() as (engine, _):
         lease = await engine.open(PARAMS)
-        engine.feed([special(lease, HANG)])
+        engine.feed([special(lease, how)])
         pid = engine.pid
         assert pid is not None
-        while not ignores_sigterm(pid):
+        while not hangs(pid):
             await asyncio.sleep(0.005)
         await engine.stop()
         assert await gone(pid)
+    assert_no_children()
 
 
 async def test_kill_at_any_moment() -> None:
@@ -329,11 +334,12 @@ async def test_a_cancelled_start_leaves_nothing() -> None:
     await engine.stop()
 
 
-async def test_the_child_ignores_an_interrupt() -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+async def test_signals_to_the_group_are_left_to_the_parent(number: signal.Signals) -> None:
     async with started() as (engine, reader):
         pid = engine.pid
         assert pid is not None
-        os.kill(pid, signal.SIGINT)
+        os.kill(pid, number)
         lease = await engine.open(PARAMS)
         engine.feed([frame(lease.id)])
         await reader.outputs(lease, 1)
@@ -341,13 +347,17 @@ async def test_the_child_ignores_an_interrupt() -> None:
 
 
 PARENT = """
-import asyncio, os, signal
-from engine.api import EngineConfig
+import asyncio, os, signal, sys
+import numpy as np
+from engine.api import EngineConfig, Frame, OpenParams
 from engine.child import ChildEngine
 
 async def main():
     engine = ChildEngine(EngineConfig(model="echo", slots=1))
     await engine.start()
+    lease = await engine.open(OpenParams())
+    if sample := float(sys.argv[1]):
+        engine.feed([Frame(lease.id, 0, 0, np.full(1920, sample, np.float32))])
     print(engine.pid, flush=True)
     os.kill(os.getpid(), signal.SIGKILL)
 
@@ -355,9 +365,14 @@ asyncio.run(main())
 """
 
 
-async def test_the_child_ends_with_its_parent() -> None:
+@pytest.mark.usefixtures("faulty")
+@pytest.mark.parametrize("sample", [0.0, SLEEP])
+async def test_the_child_ends_with_its_parent(sample: float) -> None:
     parent = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-c", PARENT), cwd=ROOT, stdout=subprocess.PIPE
+        *(sys.executable, "-c", PARENT, str(sample)),
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
     )
     out, _ = await parent.communicate()
     assert parent.returncode == -signal.SIGKILL
