@@ -65,7 +65,7 @@ def _locate(model: str) -> tuple[Path, str | None]:
     if model in packaged:
         return ZOO / model, None
     path = Path(model).expanduser()
-    if path.is_dir():
+    if model and path.is_dir():
         return path, None
     if is_repository(model):
         return fetch(model), model

@@ -20,10 +20,15 @@ Weights = dict[str, Tensor]
 LAST_CONV = "decoder.model.14.conv.conv"
 """The codec's last layer, of four ratios."""
 
+_FOCUS = 2.0
+"""So sharp is attention that what was said long ago, a prompt too, changes what is said now."""
+_HEARD = 0.5
+"""Size of what the model hears, beside what it says itself: silence, always the same, would else
+settle how much it talks."""
 _WORD = 3.0
 """Standard deviation of a word's logit: large beside the noise of sampling, so that greedy and
 sampled sessions speak about equally often."""
-_REST = 8.0
+_REST = 7.0
 """The resting token's logit; the highest word of a frame is ahead of it now and then."""
 
 
@@ -53,12 +58,14 @@ def lm_weights(config: LMConfig, words: Iterable[int], seed: int) -> Weights:
     weights["out_norm.alpha"] = torch.ones(1, 1, dim)
     weights["depformer_text_emb.weight"] = normal(config.text_card + 1, depth)
     for book in range(config.n_q):
-        weights[f"emb.{book}.weight"] = normal(config.card + 1, dim)
+        weights[f"emb.{book}.weight"] = normal(
+            config.card + 1, dim, std=1 if book < config.books else _HEARD
+        )
     for step in range(steps - 1):
         weights[f"depformer_emb.{step}.weight"] = normal(config.card + 1, depth)
     for layer in range(config.num_layers):
         name = f"transformer.layers.{layer}."
-        weights |= _attention(normal, name, dim, 1)
+        weights |= _attention(normal, name, dim, 1, _FOCUS)
         weights |= _gating(normal, name + "gating.", dim, config.hidden)
     for layer in range(config.depformer_num_layers):
         name = f"depformer.layers.{layer}."
@@ -86,7 +93,7 @@ def _text(normal: _Normal, config: LMConfig, words: Iterable[int]) -> Weights:
     embeddings = normal(config.text_card + 1, config.dim)
     embeddings[:, 0] = 2 * math.sqrt(config.dim)
     # About the root mean square of a hidden state before its norm.
-    size = math.sqrt(4 + 1 + config.n_q + 2 * config.num_layers)
+    size = math.sqrt(4 + 1 + config.books * (1 + _HEARD**2) + 2 * config.num_layers)
     per_unit = size / (2 * math.sqrt(config.dim))
     head = torch.zeros(config.text_card, config.dim)
     head[:, 0] = -10 * _REST * per_unit
@@ -97,11 +104,14 @@ def _text(normal: _Normal, config: LMConfig, words: Iterable[int]) -> Weights:
     return {"text_emb.weight": embeddings, "text_linear.weight": head}
 
 
-def _attention(normal: _Normal, name: str, dim: int, steps: int) -> Weights:
+def _attention(normal: _Normal, name: str, dim: int, steps: int, focus: float = 1) -> Weights:
+    """focus: factor of queries and of keys. The larger, the fewer positions a query attends to."""
+    projection = normal.linear(3 * dim * steps, dim)
+    projection.view(steps, 3, dim, dim)[:, :2] *= focus
     return {
         f"{name}norm1.alpha": torch.ones(1, 1, dim),
         f"{name}norm2.alpha": torch.ones(1, 1, dim),
-        f"{name}self_attn.in_proj_weight": normal.linear(3 * steps * dim, dim),
+        f"{name}self_attn.in_proj_weight": projection,
         f"{name}self_attn.out_proj.weight": normal.linear(steps * dim, dim),
     }
 
