@@ -78,27 +78,25 @@ class _Child(asyncio.Protocol):
     async def launch(cls, config: EngineConfig, take: Callable[[Event], None]) -> _Child:
         """Starts a child and waits until its model is there. Raises EngineError if it can't be."""
         child = cls(take)
-        with contextlib.ExitStack() as stack:
-            try:
-                memory = create_memory(), create_memory()
-                for descriptor in memory:
-                    stack.callback(os.close, descriptor)
+        try:
+            with contextlib.ExitStack() as stack:
+                memory = _memory(stack), _memory(stack)
                 ours, theirs = socket.socketpair()
-            except OSError as error:
-                raise EngineError(f"no memory or socket for the engine: {error}") from error
-            stack.callback(theirs.close)
-            await asyncio.get_running_loop().create_unix_connection(lambda: child, sock=ours)
-            try:
-                child._process = await _spawn(config, theirs.fileno(), memory)
-                theirs.close()
-                either: list[asyncio.Future[Any]] = [child.loaded, child.lost]
-                await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
-                if not child.loaded.done():
-                    raise EngineError(child.lost.result())
-                child._rings = Ring(memory[0], child.spec), Ring(memory[1], child.spec)
-            except BaseException:
-                await child.stop()
-                raise
+                stack.callback(theirs.close)
+                await asyncio.get_running_loop().create_unix_connection(lambda: child, sock=ours)
+                try:
+                    child._process = await _spawn(config, theirs.fileno(), memory)
+                    theirs.close()
+                    either: list[asyncio.Future[Any]] = [child.loaded, child.lost]
+                    await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+                    if not child.loaded.done():
+                        raise EngineError(child.lost.result())
+                    child._rings = Ring(memory[0], child.spec), Ring(memory[1], child.spec)
+                except BaseException:
+                    await child.stop()
+                    raise
+        except OSError as error:
+            raise EngineError(f"the engine's process can't be started: {error}") from error
         return child
 
     @property
@@ -176,6 +174,12 @@ class _Child(asyncio.Protocol):
         self.lost.set_result(self._last_words or how)
 
 
+def _memory(stack: contextlib.ExitStack) -> int:
+    descriptor = create_memory()
+    stack.callback(os.close, descriptor)
+    return descriptor
+
+
 async def _spawn(
     config: EngineConfig, channel: int, memory: tuple[int, int]
 ) -> asyncio.subprocess.Process:
@@ -185,16 +189,13 @@ async def _spawn(
     if config.threads is not None:
         environ["OMP_NUM_THREADS"] = environ["MKL_NUM_THREADS"] = str(config.threads)
     arguments = [str(channel), str(memory[0]), str(memory[1]), msgspec.json.encode(config).decode()]
-    try:
-        return await asyncio.create_subprocess_exec(
-            *(sys.executable, "-P", "-X", "faulthandler", "-m", "engine.worker", *arguments),
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=_STDERR,
-            pass_fds=(channel, *memory),
-            env=environ,
-        )
-    except OSError as error:
-        raise EngineError(f"the engine's process can't be started: {error}") from error
+    return await asyncio.create_subprocess_exec(
+        *(sys.executable, "-P", "-X", "faulthandler", "-m", "engine.worker", *arguments),
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=_STDERR,
+        pass_fds=(channel, *memory),
+        env=environ,
+    )
 
 
 async def _end_of(process: asyncio.subprocess.Process) -> str:

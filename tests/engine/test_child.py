@@ -298,6 +298,18 @@ async def test_a_model_that_cannot_be_loaded_says_why() -> None:
     await engine.stop()
 
 
+async def test_a_process_that_cannot_be_started_says_why(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    before = len(os.listdir("/proc/self/fd"))
+    monkeypatch.setattr(child.sys, "executable", "/no/such/python")
+    engine = ChildEngine(CONFIG, backoff=SOON)
+    with pytest.raises(EngineError, match=r"can't be started.*/no/such/python"):
+        await engine.start()
+    await engine.stop()
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
 async def test_start_and_stop_leave_no_descriptor_and_no_process() -> None:
     async def once(*, wait: bool) -> int:
         engine = ChildEngine(CONFIG, backoff=SOON)

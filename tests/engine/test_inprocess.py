@@ -179,6 +179,8 @@ async def test_an_open_cancelled_as_it_is_answered_leaves_nothing() -> None:
             with pytest.raises(asyncio.CancelledError):
                 await opening
             assert (await engine.stats()).live == 0
+            assert not engine._leases
+            assert not engine._opens
 
 
 async def test_frames_of_the_wrong_shape_or_with_video_are_refused_as_a_whole() -> None:
@@ -205,6 +207,7 @@ async def test_a_surplus_frame_ends_its_lease() -> None:
         (failed,) = await reader.outputs(bad, 1)
         assert "more than 3 frames" in failed.error
         assert (await reader.outputs(good, 1))[0].error == ""
+        assert engine._leases == {good.id}
         engine.feed([frame(bad.id)])
         await engine.close(bad)
         stats = await engine.stats()
