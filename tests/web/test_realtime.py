@@ -64,7 +64,7 @@ async def test_the_client_may_name_its_session_but_not_anothers(start_server, ca
 @pytest.mark.parametrize(
     ("path", "status", "code"),
     [
-        ("/v1/realtime", 501, "not_available"),
+        ("/v1/realtime", 426, "upgrade_required"),
         ("/v1/realtime?duplex=1", 426, "upgrade_required"),
         ("/v1/realtime?duplex=1&session_id=a/b", 400, "invalid_value"),
         ("/v1/realtime?duplex=1&dialect=old", 400, "invalid_value"),
