@@ -3,14 +3,16 @@
 - Its audio jitter buffer always holds 80 ms and after one loss 280 ms for good (aiortc issue 543);
   packets are taken before it, and its decoder stays idle.
 - Its queue of pictures to decode has no bound; ours does.
-- Signs of life (any datagram) can be seen nowhere else.
-- A `close` that hangs leaves sockets and threads; they can be ended from here.
+- Signs of life (any datagram), and what the caller has acknowledged, can be seen nowhere else.
+- A `close` during the handshake leaves its task behind, and one that checks consent for ever; a
+  `close` that hangs leaves sockets and threads. They can be ended from here.
 
 Written against aiortc 1.16 and checked at import.
 """
 
 from __future__ import annotations
 
+import asyncio
 import queue
 from collections.abc import Callable
 from typing import Any, Final
@@ -18,6 +20,7 @@ from typing import Any, Final
 import aiortc
 from aioice.ice import Connection
 from aiortc import RTCPeerConnection, RTCRtpReceiver
+from aiortc.exceptions import InvalidStateError
 from aiortc.jitterbuffer import JitterBuffer, JitterFrame
 from aiortc.rtp import RtpPacket
 
@@ -30,6 +33,7 @@ _JITTER_BUFFER = "_RTCRtpReceiver__jitter_buffer"
 _DECODER_QUEUE = "_RTCRtpReceiver__decoder_queue"
 _STOP_DECODER = "_RTCRtpReceiver__stop_decoder"
 _ICE_TRANSPORTS = "_RTCPeerConnection__iceTransports"
+_CONNECT = "_RTCPeerConnection__connect"
 
 
 def take_packets(receiver: RTCRtpReceiver, take: Callable[[RtpPacket], None]) -> None:
@@ -60,6 +64,57 @@ def watch(receiver: RTCRtpReceiver, heard: Callable[[], None]) -> None:
 
     setattr(connection, "data_received", on_data)  # noqa: B010 (mypy: a method)
     setattr(connection, "request_received", on_request)  # noqa: B010
+
+
+def all_delivered(connection: RTCPeerConnection) -> bool:
+    """Whether the caller has acknowledged every message. Each acknowledgement is a datagram."""
+    sctp = connection.sctp
+    return sctp is None or not (
+        sctp._data_channel_queue or sctp._outbound_queue or sctp._sent_queue
+    )
+
+
+class Handshake:
+    """Knows the tasks in which a connection's handshake runs."""
+
+    def __init__(self, connection: RTCPeerConnection) -> None:
+        """To be made before the first description is set."""
+        self._connection = connection
+        self._connect = getattr(connection, _CONNECT)
+        self._tasks: set[asyncio.Task[None]] = set()
+        setattr(connection, _CONNECT, self._tracked)
+
+    async def settle(self) -> None:
+        """After the connection's `close`: returns when nothing of the handshake is left."""
+        if self._tasks:
+            await asyncio.wait(tuple(self._tasks))
+        if consents := self._consents():
+            self.cancel()
+            await asyncio.wait(consents)
+
+    def cancel(self) -> None:
+        """Ends what is left, without waiting for it."""
+        for task in [*self._tasks, *self._consents()]:
+            task.cancel()
+
+    def _consents(self) -> list[asyncio.Task[None]]:
+        tasks: list[asyncio.Task[None] | None] = [
+            transport._connection._query_consent_task
+            for transport in getattr(self._connection, _ICE_TRANSPORTS)
+        ]
+        return [task for task in tasks if task is not None and not task.done()]
+
+    async def _tracked(self) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._tasks.add(task)
+        try:
+            await self._connect()
+        except InvalidStateError:  # it was closed under its hands
+            if self._connection.signalingState != "closed":
+                raise
+        finally:
+            self._tasks.discard(task)
 
 
 def abandon(connection: RTCPeerConnection) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from typing import Final
 
@@ -27,11 +26,6 @@ class EventsChannel:
         self._emit = emit
         self._channel: RTCDataChannel | None = None
 
-    @property
-    def is_open(self) -> bool:
-        """Whether `send` would be taken now, as far as the channel goes."""
-        return self._channel is not None and self._channel.readyState == "open"
-
     def adopt(self, channel: RTCDataChannel) -> None:
         """Takes a channel that the caller has opened."""
         if channel.label != LABEL or self._channel is not None:
@@ -53,16 +47,6 @@ class EventsChannel:
         if channel.bufferedAmount + size > MAX_WAITING_BYTES:
             raise ChannelFull(f"{channel.bufferedAmount} bytes wait for the caller already")
         channel.send(text)
-
-    async def drain(self) -> None:
-        """Returns when everything has been sent, or the channel is closed."""
-        channel = self._channel
-        if channel is None or channel.readyState != "open" or channel.bufferedAmount == 0:
-            return
-        done = asyncio.Event()
-        channel.once("bufferedamountlow", done.set)
-        channel.once("close", done.set)
-        await done.wait()
 
     def _on_message(self, data: str | bytes) -> None:
         self._emit(MessageReceived(data))

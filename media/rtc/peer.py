@@ -69,6 +69,7 @@ class Peer:
         self._settings = settings
         self._clock = clock
         self._heard = clock.now()
+        self._datagram = asyncio.Event()
         self._mailbox = Mailbox()
         self._input = AudioInput()
         self._frames = 0
@@ -83,6 +84,7 @@ class Peer:
             for server in settings.ice_servers
         ]
         self._connection = RTCPeerConnection(RTCConfiguration(iceServers=servers))
+        self._handshake = aiortc_internals.Handshake(self._connection)
 
     @classmethod
     async def accept(
@@ -94,9 +96,14 @@ class Peer:
         """
         parsed = parse_offer(offer)
         peer = cls(parsed, settings, clock or SystemClock())
+        negotiation = asyncio.create_task(peer._negotiate(parsed))
         try:
-            await peer._negotiate(parsed)
-        except BaseException:
+            await asyncio.shield(negotiation)
+        except asyncio.CancelledError:
+            # Sockets that are just being opened can be closed once they are known.
+            negotiation.add_done_callback(peer._on_unwanted)
+            raise
+        except Exception:
             await peer.close()
             raise
         peer._spawn(peer._run())
@@ -222,6 +229,7 @@ class Peer:
 
     def _on_heard(self) -> None:
         self._heard = self._clock.now()
+        self._datagram.set()
 
     def _on_channel(self, channel: RTCDataChannel) -> None:
         self._channel.adopt(channel)
@@ -263,6 +271,11 @@ class Peer:
             logger.error("a peer's task failed", exc_info=error)
             self._finish(CloseReason.INTERNAL)
 
+    def _on_unwanted(self, negotiation: asyncio.Task[None]) -> None:
+        if not negotiation.cancelled() and (error := negotiation.exception()) is not None:
+            logger.info("an offer that nobody waits for was bad: %s", error)
+        self._finish(CloseReason.LOCAL)
+
     def _finish(self, reason: CloseReason) -> None:
         """Begins the teardown, once."""
         if self._teardown_task is None:
@@ -284,7 +297,9 @@ class Peer:
     async def _drain(self) -> None:
         try:
             async with asyncio.timeout(_DRAIN_S):
-                await self._channel.drain()
+                while not aiortc_internals.all_delivered(self._connection):
+                    self._datagram.clear()
+                    await self._datagram.wait()
         except TimeoutError:
             logger.info("a peer did not take its last messages")
 
@@ -293,8 +308,10 @@ class Peer:
         try:
             async with asyncio.timeout(self._settings.close_timeout_s):
                 await closing
+                await self._handshake.settle()
         except Exception as error:  # a timeout, or aiortc's: the peer must be gone either way
             logger.warning(
                 "a peer's sockets are aborted: its connection did not close", exc_info=error
             )
+            self._handshake.cancel()
             aiortc_internals.abandon(self._connection)

@@ -18,6 +18,7 @@ from aiortc.mediastreams import MediaStreamError
 
 from media.formats import Pcm
 from media.opus import PACKET_SAMPLES, PACKET_TICKS, OpusEncoder
+from media.rtc.aiortc_internals import Handshake
 
 RATE = 24000
 
@@ -53,6 +54,7 @@ class Client:
 
     def __init__(self, pcm: Pcm | None = None, *, video: MediaStreamTrack | None = None) -> None:
         self.pc = RTCPeerConnection(RTCConfiguration(iceServers=[]))
+        self._handshake = Handshake(self.pc)  # stock aiortc would leave tasks behind
         self.heard: list[Pcm] = []
         self.messages: list[str] = []
         self.opened = asyncio.Event()
@@ -89,7 +91,14 @@ class Client:
 
         self.pc.on("connectionstatechange", check)
         check()
-        await reached.wait()
+        async with asyncio.timeout(15):
+            await reached.wait()
+
+    async def until_received(self, messages: int) -> None:
+        async with asyncio.timeout(15):
+            while len(self.messages) < messages:
+                self.received.clear()
+                await self.received.wait()
 
     async def connected(self) -> None:
         await self.until(lambda: self.pc.connectionState == "connected")
@@ -102,8 +111,10 @@ class Client:
 
     async def close(self) -> None:
         await self.pc.close()
-        if self.listening:
-            await self.listening
+        await self._handshake.settle()
+        if self.listening:  # the track of a receiver that never began never ends
+            self.listening.cancel()
+            await asyncio.wait([self.listening])
 
     def _on_message(self, data: str) -> None:
         self.messages.append(data)

@@ -189,7 +189,8 @@ def test_packets_longer_than_a_frame_are_whole():
     assert numbers(buffer.push(long[0], 0.0)) == [0]
     assert numbers(buffer.push(long[1], 0.12)) == [1]
     given_at = run(buffer, [(k * 0.12, long[k]) for k in range(3, 10)], 1.2)
-    assert numbers([item for _, item in given_at if not isinstance(item, Gap)]) == list(range(3, 10))
+    packets = [item for _, item in given_at if isinstance(item, AudioPacket)]
+    assert numbers(packets) == list(range(3, 10))
     assert sum(item.ticks for _, item in given_at if isinstance(item, Gap)) % 5760 == 0
 
 

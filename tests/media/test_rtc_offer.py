@@ -1,0 +1,134 @@
+"""Offers that can't be answered, and the queue of a peer's events."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from media.rtc.errors import BadOffer
+from media.rtc.events import AudioFrame, Closed, CloseReason, MessageReceived
+from media.rtc.mailbox import MAX_FRAMES, MAX_MESSAGE_BYTES, MAX_MESSAGES, Mailbox
+from media.rtc.offer import MAX_OFFER_BYTES, parse_offer
+from media.rtc.peer import Peer
+
+FINGERPRINT = ":".join(f"{byte:02X}" for byte in range(32))
+TRANSPORT = f"""a=ice-ufrag:abcd
+a=ice-pwd:0123456789012345678901
+a=fingerprint:sha-256 {FINGERPRINT}
+a=setup:actpass
+"""
+AUDIO = f"""m=audio 9 UDP/TLS/RTP/SAVPF 111 0
+c=IN IP4 0.0.0.0
+a=mid:0
+a=rtcp-mux
+a=sendrecv
+{TRANSPORT}a=rtpmap:111 opus/48000/2
+a=fmtp:111 minptime=10;useinbandfec=1
+a=rtpmap:0 PCMU/8000
+"""
+VIDEO = f"""m=video 9 UDP/TLS/RTP/SAVPF 98
+c=IN IP4 0.0.0.0
+a=mid:1
+a=rtcp-mux
+a=sendrecv
+{TRANSPORT}a=rtpmap:98 VP9/90000
+"""
+HEAD = "v=0\no=- 1 2 IN IP4 127.0.0.1\ns=-\nt=0 0\na=group:BUNDLE 0\n"
+OFFER = HEAD + AUDIO
+
+
+def test_what_an_offer_says():
+    offer = parse_offer(OFFER)
+    assert offer.kinds == ("audio",)
+    assert offer.takes_fec
+    assert not parse_offer(OFFER.replace(";useinbandfec=1", "")).takes_fec
+
+
+def test_names_only_multicast_dns_resolves_are_not_waited_for():
+    hidden = "a=candidate:1 1 udp 2113937151 1f4712db.local 51234 typ host\na=end-of-candidates\n"
+    plain = "a=candidate:2 1 udp 2113937151 10.0.0.1 51234 typ host\n"
+    sdp = parse_offer(OFFER + hidden + plain).sdp
+    assert ".local" not in sdp
+    assert "end-of-candidates" not in sdp
+    assert "10.0.0.1" in sdp
+
+
+@pytest.mark.parametrize(
+    ("sdp", "field"),
+    [
+        ("", "sdp"),
+        ("hello", "sdp"),
+        ("v=0", "audio"),
+        ("v=0\nm=audio\n", "sdp"),
+        ("v=0\n" + "a=x\n" * MAX_OFFER_BYTES, "sdp"),
+        (HEAD + VIDEO, "audio"),
+        (OFFER.replace("opus", "speex"), "audio"),
+        (OFFER.replace("a=mid:0\n", ""), "mid"),
+        (OFFER + AUDIO, "mid"),
+        (OFFER.replace("a=ice-pwd:0123456789012345678901\n", ""), "ice-ufrag, ice-pwd"),
+        (OFFER.replace("a=setup:actpass\n", ""), "setup"),
+        (OFFER.replace("a=fingerprint", "a=toeprint"), "fingerprint"),
+        (OFFER.replace("a=rtcp-mux\n", ""), "rtcp-mux"),
+        (OFFER.replace("a=setup:actpass", "a=setup:sideways"), "sdp"),
+        (OFFER + "m=text 9 RTP/AVP 100\n" + TRANSPORT + "a=mid:1\n", "m"),
+        (OFFER + "".join(VIDEO.replace("mid:1", f"mid:{k}") for k in range(1, 9)), "m"),
+    ],
+)
+async def test_a_bad_offer_names_what_is_wrong(sdp: str, field: str):
+    with pytest.raises(BadOffer) as caught:
+        await Peer.accept(sdp)
+    assert caught.value.field == field
+    assert str(caught.value).startswith(field)
+
+
+async def test_video_that_nobody_could_decode_is_refused_by_name():
+    with pytest.raises(BadOffer, match="video"):
+        await Peer.accept(OFFER.replace("BUNDLE 0", "BUNDLE 0 1") + VIDEO)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.data())
+def test_a_damaged_offer_is_parsed_or_refused(data):
+    lines = OFFER.splitlines()
+    at = data.draw(st.integers(0, len(lines) - 1))
+    cut = data.draw(st.integers(0, len(lines[at])))
+    junk = data.draw(st.text(max_size=20))
+    lines[at] = lines[at][:cut] + junk
+    try:
+        offer = parse_offer("\n".join(lines))
+    except BadOffer as error:
+        assert error.field
+    else:
+        assert "audio" in offer.kinds
+
+
+def frame(k: int) -> AudioFrame:
+    return AudioFrame(k, np.zeros(0, np.float32))
+
+
+async def test_unread_frames_drop_their_oldest_and_messages_stay():
+    mailbox = Mailbox()
+    mailbox.put(MessageReceived("first"))
+    for k in range(MAX_FRAMES + 3):
+        assert mailbox.put(frame(k))
+    mailbox.put(Closed(CloseReason.LOCAL))
+    events = []
+    while (event := await mailbox.get()) is not None:
+        events.append(event)
+    assert events[0] == MessageReceived("first")
+    assert [event.index for event in events[1:-1]] == list(range(3, MAX_FRAMES + 3))
+    assert events[-1] == Closed(CloseReason.LOCAL)
+    assert mailbox.dropped_frames == 3
+    assert await mailbox.get() is None
+
+
+async def test_messages_have_a_bound_in_number_and_in_bytes():
+    mailbox = Mailbox()
+    for _ in range(MAX_MESSAGES):
+        assert mailbox.put(MessageReceived("x"))
+    assert not mailbox.put(MessageReceived("x"))
+    await mailbox.get()
+    assert mailbox.put(MessageReceived("x"))
+    mailbox = Mailbox()
+    assert mailbox.put(MessageReceived(bytes(MAX_MESSAGE_BYTES)))
+    assert not mailbox.put(MessageReceived(b"x"))
