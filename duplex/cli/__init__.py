@@ -19,7 +19,7 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode="markdown",
-    pretty_exceptions_show_locals=False,
+    pretty_exceptions_enable=False,
     help="Realtime conversations with models that listen while they speak.",
 )
 for command in (serve, replay, bench, offline):
