@@ -23,6 +23,7 @@ from duplex.commands import (
     CreateResponse,
     DeleteItem,
     Heartbeat,
+    ResumeSession,
     RetrieveItem,
     SignalTurn,
     TruncateItem,
@@ -121,6 +122,10 @@ async def carry_out(session: Session, command: Command) -> None:
             raise SessionError("unsupported_modality", "The model takes no text.", param="text")
         case Heartbeat():
             session.emit(HeartbeatAcknowledged())
+        case ResumeSession():
+            raise SessionError(
+                "unsupported_session_resume", "This session's connection can't be changed."
+            )
         case CloseSession():
             await session.close("client_close")
         case _:

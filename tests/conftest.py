@@ -41,11 +41,13 @@ def start_server() -> StartServer:
 
     @asynccontextmanager
     async def start(*, engine: Engine | None = None, **settings: object) -> AsyncIterator[Server]:
-        config = ServeConfig.model_validate({"port": 0, "max_sessions": 2} | settings)
+        defaults = {"port": 0, "max_sessions": 2, "resume_grace_s": 0}
+        config = ServeConfig.model_validate(defaults | settings)
         if engine is None:
             told = config.engine()
             engine = InProcessEngine(lambda: build_model(told), told)
-        async with Server(config, Runtime(engine)) as server:
+        runtime = Runtime(engine, resume_grace_s=config.resume_grace_s)
+        async with Server(config, runtime) as server:
             yield server
 
     return start
