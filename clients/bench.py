@@ -45,10 +45,13 @@ class BenchResult(msgspec.Struct, frozen=True, kw_only=True):
     errors: int
     """Errors the server told of, and connections lost."""
     server_cpu: float | None
-    """CPU seconds a second of the server and its children, in cores; None if it isn't local."""
+    """CPU seconds of the server and its children for a second of audio from all sessions: cores.
+
+    None if the server isn't on this machine.
+    """
     server_cpu_per_session: float | None
     client_cpu: float
-    """CPU seconds a second of this process, in cores."""
+    """CPU seconds of this process, likewise."""
 
 
 async def bench(
@@ -80,8 +83,9 @@ async def bench(
             task.result()
     finally:
         await asyncio.gather(*(caller.session.close(_DRAIN_S) for caller in callers))
-    server_cpu = server_used / took if server_used is not None else None
-    return _result(callers, took, server_cpu, client_used / took)
+    audio_s = frames * callers[0].session.frame_s  # a server that falls behind takes longer
+    server_cpu = server_used / audio_s if server_used is not None else None
+    return _result(callers, took, server_cpu, client_used / audio_s)
 
 
 def _result(
