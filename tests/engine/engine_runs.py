@@ -9,6 +9,9 @@ import numpy as np
 from engine.api import Engine, EngineLost, Frame, Lease, StepOutput
 from engine.echo import FRAME_SIZE
 
+HANGS_S = 30
+"""What hasn't come by then never comes."""
+
 
 def frame(lease: int, index: int = 0, epoch: int = 0) -> Frame:
     return Frame(lease, epoch, index, np.full(FRAME_SIZE, lease + index / 100, np.float32))
@@ -35,17 +38,17 @@ class Reader:
         trace: TracebackType | None,
     ) -> None:
         await self.engine.stop()
-        await self._task
+        await asyncio.wait_for(self._task, HANGS_S)
 
     async def outputs(self, lease: Lease, count: int) -> list[StepOutput]:
         """Waits until the lease has given so many outputs."""
-        async with self._changed:
+        async with asyncio.timeout(HANGS_S), self._changed:
             await self._changed.wait_for(lambda: len(self.by_lease[lease.id]) >= count)
         return self.by_lease[lease.id]
 
     async def loss(self, count: int = 1) -> EngineLost:
         """Waits for a death of the engine."""
-        async with self._changed:
+        async with asyncio.timeout(HANGS_S), self._changed:
             await self._changed.wait_for(lambda: len(self.losses) >= count)
         return self.losses[-1]
 
@@ -67,5 +70,6 @@ class Reader:
 
 async def until_ready(engine: Engine, restarts: int) -> None:
     """Waits until the engine has been started again so many times."""
-    while not engine.ready or (await engine.stats()).restarts < restarts:
-        await asyncio.sleep(0.005)
+    async with asyncio.timeout(HANGS_S):
+        while not engine.ready or (await engine.stats()).restarts < restarts:
+            await asyncio.sleep(0.005)

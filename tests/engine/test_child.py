@@ -377,18 +377,21 @@ asyncio.run(main())
 """
 
 
-@pytest.mark.usefixtures("faulty")
 @pytest.mark.parametrize("sample", [0.0, SLEEP])
 async def test_the_child_ends_with_its_parent(sample: float) -> None:
     parent = await asyncio.create_subprocess_exec(
         *(sys.executable, "-c", PARENT, str(sample)),
         cwd=ROOT,
+        env=os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), str(FAULTS)])},
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
     )
     out, _ = await parent.communicate()
     assert parent.returncode == -signal.SIGKILL
-    assert await gone(int(out))
+    ended = await gone(int(out))
+    if not ended:
+        os.kill(int(out), signal.SIGKILL)
+    assert ended
 
 
 def test_the_parent_needs_no_torch() -> None:
