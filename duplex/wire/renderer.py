@@ -29,6 +29,8 @@ _BETA_NAMES = {
     "conversation.item.added": "conversation.item.created",
 }
 _NOT_IN_BETA = frozenset(("conversation.item.done",))
+_DUPLEX_ONLY = frozenset(("overlap.decision", "session.closed"))
+"""What a plain Realtime client doesn't expect unasked."""
 
 Message = tuple[str, dict[str, Any]]
 
@@ -50,6 +52,8 @@ class Renderer:
         self._spec = spec
         self._capabilities = capabilities
         self._event_prefix = new_id("event")
+        unspoken = _NOT_IN_BETA if dialect == "beta" else frozenset()
+        self._unspoken = unspoken if capabilities is not None else unspoken | _DUPLEX_ONLY
         self._settings = Settings()
         self._audio = OutputEncoder(spec.sample_rate)
         self._audio_ms = 0.0
@@ -61,7 +65,7 @@ class Renderer:
         return [
             _encode(self._numbered(kind, fields))
             for kind, fields in self._messages(event)
-            if self.dialect == "ga" or kind not in _NOT_IN_BETA
+            if kind not in self._unspoken
         ]
 
     def notice(self, kind: str, fields: dict[str, Any]) -> bytes:
@@ -175,6 +179,9 @@ class Renderer:
                 yield "session.heartbeat_ack", {"session_id": self._session_id}
             case events.Failed():
                 yield "error", {"error": _error_object(event.error)}
+            case events.SessionExpired() if self._capabilities is None:
+                error = SessionError("session_expired", "The session was idle for too long.")
+                yield "error", {"error": _error_object(error)}
             case events.SessionExpired():
                 fields = {"session_id": self._session_id, "reason": "idle_timeout"}
                 yield "session.expired", fields
