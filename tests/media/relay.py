@@ -103,7 +103,12 @@ class Relay:
         counts.passed += 1
         for _ in range(copies):
             delay = self._random.uniform(0, weather.jitter_s)
-            asyncio.get_running_loop().call_later(delay, transport.sendto, data, to)
+            asyncio.get_running_loop().call_later(delay, _send, transport, data, to)
+
+
+def _send(transport: asyncio.DatagramTransport, data: bytes, to: Address) -> None:
+    if not transport.is_closing():
+        transport.sendto(data, to)
 
 
 class _Receiver(asyncio.DatagramProtocol):
