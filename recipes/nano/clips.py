@@ -1,0 +1,137 @@
+"""Recorded clips: packed to Opus for the journey to the training machine, and read back."""
+
+import json
+import multiprocessing as mp
+import os
+from collections import defaultdict
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+SAMPLE_RATE = 24_000
+GAP = 480
+FILE_SECONDS = 480
+Samples = NDArray[np.int16]
+
+
+def _write_opus(path: Path, pcm: Samples, kbps: int) -> None:
+    """Mono 24 kHz samples -> an Ogg Opus file."""
+    import av
+
+    with av.open(str(path), "w", format="ogg") as out:
+        stream = out.add_stream("libopus", rate=SAMPLE_RATE)
+        stream.layout = "mono"
+        stream.bit_rate = kbps * 1000
+        stream.options = {"compression_level": "5", "vbr": "on"}
+        for at in range(0, len(pcm), SAMPLE_RATE):
+            frame = av.AudioFrame.from_ndarray(pcm[None, at : at + SAMPLE_RATE], "s16", "mono")
+            frame.sample_rate, frame.pts = SAMPLE_RATE, at
+            out.mux(stream.encode(frame))
+        out.mux(stream.encode(None))
+
+
+def pack(part: Path, out: Path, kbps: int) -> None:
+    """An npz recording -> Ogg Opus files of about eight minutes and an index, `out/PART.json`."""
+    out.mkdir(parents=True, exist_ok=True)
+    data = np.load(part)
+    pcm, position = data["pcm"], 0
+    meta: list[dict[str, Any]] = []
+    chunks: list[Samples] = []
+    files, offset = 0, 0
+
+    def flush() -> None:
+        nonlocal files, offset
+        _write_opus(out / f"{part.stem}{files}.ogg", np.concatenate(chunks), kbps)
+        chunks.clear()
+        files, offset = files + 1, 0
+
+    for clip in json.loads(str(data["meta"])):
+        n = clip["n"]
+        meta.append({**clip, "file": f"{part.stem}{files}.ogg", "offset": offset})
+        chunks += [pcm[position : position + n], np.zeros(GAP, np.int16)]
+        position, offset = position + n, offset + n + GAP
+        if offset > FILE_SECONDS * SAMPLE_RATE:
+            flush()
+    if chunks:
+        flush()
+    (out / f"{part.stem}.json").write_text(json.dumps(meta))
+
+
+def _read(path: str) -> Samples:
+    import soundfile
+
+    pcm: Samples = soundfile.read(path, dtype="int16")[0]
+    return pcm
+
+
+def noise_clips(seed: int, count: int = 200) -> list[Samples]:
+    """Short sounds that are no speech: coloured bursts, clicks, tones and warbling hums."""
+    rng = np.random.RandomState(seed)
+    out = []
+    for i in range(count):
+        n = int(rng.uniform(0.05, 1.3) * SAMPLE_RATE)
+        t = np.arange(n) / SAMPLE_RATE
+        if i % 4 == 0:
+            spectrum = np.fft.rfft(rng.randn(n))
+            spectrum[1:] /= np.arange(1, len(spectrum)) ** rng.uniform(0, 1.2)
+            spectrum[0] = 0
+            x = np.fft.irfft(spectrum, n)
+        elif i % 4 == 1:
+            x = rng.randn(n) * np.exp(-t * rng.uniform(10, 80))
+        elif i % 4 == 2:
+            x = np.zeros(n)
+            for j in range(rng.randint(1, 4)):
+                x += np.sin(2 * np.pi * rng.uniform(80, 4000) * t + rng.uniform(0, 6)) / (j + 1)
+        else:
+            warble = rng.uniform(80, 400) + 60 * np.sin(2 * np.pi * rng.uniform(1, 6) * t)
+            x = np.sin(2 * np.pi * np.cumsum(warble) / SAMPLE_RATE) * (1 + rng.rand(n))
+        x *= np.minimum(1, np.minimum(t / 0.01, t[::-1] / 0.05))
+        out.append((x / (np.abs(x).max() + 1e-9) * 0.7 * 32767).astype(np.int16))
+    return out
+
+
+@dataclass
+class Clips:
+    """All clips as one array. `groups` finds clip numbers by what they hold.
+
+    Group keys: ("agent", voice, kind, key), ("user", intent), ("noise",), ("agent", voice),
+    ("user",) and ("agent",).
+    """
+
+    pcm: Samples
+    start: NDArray[np.int64]
+    length: NDArray[np.int64]
+    meta: list[dict[str, Any]]
+    groups: dict[tuple[Any, ...], list[int]] = field(default_factory=dict)
+
+    @classmethod
+    def load(cls, folder: Path, noise_seed: int = 0, natural_weight: int = 3) -> "Clips":
+        """Read a packed folder. Kokoro's clips, the most natural, are drawn more often."""
+        meta = [m for p in sorted(folder.glob("*.json")) for m in json.loads(p.read_text())]
+        files = sorted({m["file"] for m in meta})
+        with mp.get_context("fork").Pool(min(16, os.cpu_count() or 1)) as pool:
+            decoded = pool.map(_read, [str(folder / f) for f in files], 1)
+        audio = dict(zip(files, decoded, strict=True))
+        parts = [audio[m["file"]][m["offset"] : m["offset"] + m["n"]] for m in meta]
+        noise = noise_clips(noise_seed)
+        meta += [{"engine": "noise", "intent": "noise", "text": "", "n": len(x)} for x in noise]
+        parts += noise
+        length = np.array([len(p) for p in parts], np.int64)
+        start = np.concatenate([[0], np.cumsum(length)[:-1]])
+        groups: dict[tuple[Any, ...], list[int]] = defaultdict(list)
+        for i, m in enumerate(meta):
+            match m["engine"]:
+                case "agent":
+                    groups["agent", m["voice"], m["kind"], m["key"]].append(i)
+                    groups["agent", m["voice"]].append(i)
+                    groups["agent",].append(i)
+                case "noise":
+                    groups["noise",].append(i)
+                case engine:
+                    times = natural_weight if engine == "kokoro" else 1
+                    groups["user", m["intent"]] += [i] * times
+                    groups["user",] += [i] * times
+        return cls(np.concatenate(parts), start, length, meta, dict(groups))

@@ -1,0 +1,234 @@
+"""Random full-duplex conversations: who says what and when, as placements, tokens and labels.
+
+Agent and person are two channels of the same clock. Agent frame j and user frame j start at the
+same moment; the server plays the agent's frame one frame later.
+"""
+
+import random
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from recipes.nano import domain
+from recipes.nano.clips import SAMPLE_RATE, Clips
+from recipes.nano.mixing import NO_PLACEMENTS
+from recipes.nano.tokenizer import PAD, TextTokenizer
+
+FRAME_S = 0.08
+FRAME = 1920
+SILENCE_FRAMES = 6
+VOICE_LEAST, VOICE_MOST = 20, 34
+NAMELESS_SHARE, BARE_SHARE = 0.33, 0.03
+REPLY_AFTER_S = (0.32, 0.42)
+CUT_AFTER_S = (0.13, 0.17)
+Placement = tuple[int, int, float, float, float]
+
+_TURNS = {
+    "plus": 18, "minus": 16, "count": 15, "countdown": 8, "repeat": 8, "greet": 8, "name": 9,
+    "days": 4, "thanks": 3, "bye": 3, "other": 12, "back": 6, "noise": 5, "stop": 3,
+}  # fmt: skip
+_LONG = ("count", "countdown", "days")
+
+
+@dataclass
+class Dialogue:
+    """One planned conversation of `frames` frames (labels: intent, first and second number)."""
+
+    frames: int
+    voice: int
+    name: str
+    user: list[Placement] = field(default_factory=list)
+    agent: list[Placement] = field(default_factory=list)
+    text: list[int] = field(default_factory=list)
+    labels: list[tuple[int, int, int]] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Spoken:
+    """One agent clip with its start and end in seconds."""
+
+    clip: int
+    start: float
+    end: float
+
+
+class Planner:
+    """Draws conversations from the recorded clips."""
+
+    def __init__(self, clips: Clips, tokenizer: TextTokenizer) -> None:
+        self.clips = clips
+        self.tokens = tokenizer
+
+    def _say_user(
+        self, d: Dialogue, rng: random.Random, intent: str, at: float, gain: float = 1.0
+    ) -> tuple[dict[str, Any], float]:
+        """Place a user clip; returns what it is and when it ends (seconds)."""
+        group = ("noise",) if intent == "noise" else ("user", intent)
+        clip = rng.choice(self.clips.groups[group])
+        rate = rng.uniform(0.88, 1.14)
+        end = at + self.clips.length[clip] / rate / SAMPLE_RATE - 0.02
+        d.user.append((clip, int(at * SAMPLE_RATE), rate, gain, -1))
+        meta = self.clips.meta[clip]
+        if intent != "noise":
+            label = domain.INTENTS.index(intent)
+            a, b = (domain.NO_NUMBER if v < 0 else v for v in (meta["a"], meta["b"]))
+            first = int(end / FRAME_S) + 1
+            for f in range(first, min(d.frames, first + 3)):
+                d.labels[f] = (label, a, b)
+        return meta, end
+
+    def _speak(
+        self, d: Dialogue, rng: random.Random, keys: list[tuple[str, str]], at: float, gap: float
+    ) -> list[Spoken]:
+        """Lay agent clips one after another from `at`, about `gap` seconds apart."""
+        out = []
+        for kind, key in keys:
+            clip = rng.choice(self.clips.groups["agent", d.voice, kind, key])
+            end = at + float(self.clips.length[clip]) / SAMPLE_RATE
+            out.append(Spoken(clip, at, end))
+            at = end + gap + rng.uniform(0, 0.03)
+        return out
+
+    def _reply(
+        self, d: Dialogue, rng: random.Random, meta: dict[str, Any], at: float
+    ) -> list[Spoken]:
+        intent, a, b = meta["intent"], meta["a"], meta["b"]
+        gap = 0.0
+        if intent in _LONG:
+            words = (
+                list(domain.DAYS)
+                if intent == "days"
+                else [domain.number(n) for n in domain.count_numbers(intent, a)]
+            )
+            keys = [("item", w) for w in words[:-1]] + [("last", words[-1])]
+            gap = rng.uniform(0.04, 0.18)
+        elif intent in ("plus", "minus"):
+            keys = [("sum", f"{a} {intent} {b}")]
+        elif intent == "name":
+            keys = [("name", d.name)]
+        elif intent == "greet":
+            keys = [("greet", str(rng.randrange(len(domain.GREETINGS))))]
+        elif intent == "repeat":
+            keys = [("last", domain.number(a))]
+        else:
+            keys = [("sorry" if intent == "other" else intent, "")]
+        return self._speak(d, rng, keys, at, gap)
+
+    def _commit(self, d: Dialogue, spoken: list[Spoken], cut: float | None) -> float:
+        """Write the agent's clips and words, up to `cut`; returns when the agent falls silent."""
+        for s in spoken:
+            if cut is not None and s.start > cut - 0.05:
+                break
+            stopped = cut is not None and s.end > cut
+            longest = int((cut - s.start) * SAMPLE_RATE) if cut is not None and stopped else -1
+            d.agent.append((s.clip, int(s.start * SAMPLE_RATE), 1.0, 1.0, longest))
+            meta = self.clips.meta[s.clip]
+            for word, onset in zip(meta["text"].split(), meta["onsets"], strict=True):
+                if cut is not None and s.start + onset > cut - 0.1:
+                    break
+                f = max(0, int((s.start + onset - 0.06) / FRAME_S))
+                while f < d.frames and d.text[f] != PAD:
+                    f += 1
+                if f < d.frames:
+                    d.text[f] = self.tokens.word(word)
+        return spoken[-1].end if cut is None else min(spoken[-1].end, cut)
+
+    def plan(self, rng: random.Random, frames: int, name: str) -> Dialogue:
+        """One conversation in a random voice."""
+        d = Dialogue(frames, rng.randrange(2), name)
+        d.text = [PAD] * frames
+        d.labels = [(-1, -1, -1)] * frames
+        intents, weights = list(_TURNS), list(_TURNS.values())
+        t = rng.uniform(0.2, 1.8) if rng.random() > 0.03 else frames * FRAME_S
+        pending: tuple[dict[str, Any], float] | None = None
+        while t < frames * FRAME_S - 1.2:
+            if pending is None:
+                intent = rng.choices(intents, weights)[0]
+                meta, heard = self._say_user(d, rng, intent, t)
+            else:
+                (meta, heard), pending = pending, None
+            intent = meta["intent"]
+            if intent in ("back", "noise", "stop"):
+                t = heard + rng.uniform(0.5, 1.8)
+                continue
+            spoken = self._reply(d, rng, meta, heard + rng.uniform(*REPLY_AFTER_S))
+            begin, end = spoken[0].start, spoken[-1].end
+            long = end - begin
+            draw, cut, quiet = rng.random(), None, end
+            if long > 0.9 and draw < (0.55 if intent in _LONG else 0.06):
+                _, said = self._say_user(d, rng, "stop", begin + rng.uniform(0.1, long - 0.7))
+                cut = said + rng.uniform(*CUT_AFTER_S)
+                cut = cut if cut < end else None
+                quiet = max(said, end if cut is None else cut)
+            elif intent in _LONG and long > 3 and draw < 0.65:
+                request = rng.choice(("plus", "minus", "repeat", "name", "count"))
+                at = begin + rng.uniform(0.3, long - 2.5)
+                pending = self._say_user(d, rng, request, at)
+                cut = pending[1] + rng.uniform(*CUT_AFTER_S)
+                cut = cut if cut < end else None
+                quiet = max(pending[1], end if cut is None else cut)
+                if cut is None:
+                    pending = (pending[0], max(pending[1], end - REPLY_AFTER_S[0]))
+            elif long > 1.2 and draw > 0.62:
+                kind = rng.choice(("back", "back", "noise"))
+                at = begin + rng.uniform(0.1, long - 0.6)
+                _, said = self._say_user(d, rng, kind, at, rng.uniform(0.4, 1.0))
+                quiet = max(end, said)
+            self._commit(d, spoken, cut)
+            t = quiet + (rng.uniform(0.4, 1.6) if rng.random() < 0.9 else rng.uniform(1.6, 5.0))
+        return d
+
+
+@dataclass
+class Batch:
+    """Planned conversations as tensors; `prompts` are text-prompt tokens, one list a row."""
+
+    user: Tensor
+    agent: Tensor
+    voice_prompt: Tensor
+    text: Tensor
+    labels: Tensor
+    prompts: list[list[int]]
+    prompt_frames: Tensor
+    voice_frames: Tensor
+
+
+def plan_batch(planner: Planner, rng: random.Random, rows: int, frames: int) -> Batch:
+    """Plan `rows` conversations, each with its PersonaPlex prompt.
+
+    A prompt is voice frames, silence, the text prompt and silence again. A third of the rows have
+    no text prompt and a few no prompt at all: then the agent goes by its default name.
+    """
+    clips, tokens = planner.clips, planner.tokens
+    user: list[tuple[float, ...]] = []
+    agent: list[tuple[float, ...]] = []
+    voice: list[tuple[float, ...]] = []
+    text, labels, prompts, prompt_frames, voice_frames = [], [], [], [], []
+    for row in range(rows):
+        nameless, bare = rng.random() < NAMELESS_SHARE, rng.random() < BARE_SHARE
+        name = domain.DEFAULT_NAME if nameless or bare else rng.choice(domain.NAMES)
+        d = planner.plan(rng, frames, name)
+        words = [] if nameless or bare else tokens.prompt(name, rng)
+        length = 0 if bare else rng.randint(VOICE_LEAST, VOICE_MOST)
+        prompts.append(words)
+        voice_frames.append(length)
+        prompt_frames.append(0 if bare else length + 2 * SILENCE_FRAMES + len(words))
+        at = 0
+        while at < length * FRAME:
+            clip = rng.choice(clips.groups["agent", d.voice])
+            voice.append((row, clip, at, 1.0, 1.0, -1))
+            at += int(clips.length[clip]) + int(rng.uniform(0.03, 0.2) * SAMPLE_RATE)
+        user += [(row, *p) for p in d.user]
+        agent += [(row, *p) for p in d.agent]
+        text.append(d.text)
+        labels.append(d.labels)
+
+    def placements(items: list[tuple[float, ...]]) -> Tensor:
+        return torch.tensor(items, dtype=torch.float64) if items else NO_PLACEMENTS
+
+    return Batch(
+        placements(user), placements(agent), placements(voice), torch.tensor(text),
+        torch.tensor(labels), prompts, torch.tensor(prompt_frames), torch.tensor(voice_frames),
+    )  # fmt: skip

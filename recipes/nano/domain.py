@@ -1,0 +1,158 @@
+"""The narrow English that nano speaks: what people say to it and what it answers.
+
+Text is lower case without punctuation. A request carries its intent and up to two numbers, which
+training uses as labels; the reply is the inner monologue the model learns.
+"""
+
+import random
+from dataclasses import dataclass
+
+from recipes.nano.smalltalk import other_sentence
+
+UNITS = (
+    "zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten",
+    "eleven", "twelve", "thirteen", "fourteen", "fifteen", "sixteen", "seventeen", "eighteen",
+    "nineteen",
+)  # fmt: skip
+TENS = {20: "twenty", 30: "thirty", 40: "forty"}
+MAX_NUMBER = 20
+DAYS = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
+NAMES = (
+    "ada", "ben", "clara", "david", "emma", "felix", "grace", "henry", "iris", "jack", "kate",
+    "leo", "mia", "nano", "nora", "oscar", "ruby",
+)  # fmt: skip
+DEFAULT_NAME = "ada"  # without a text prompt, or with one that gives no name
+GREETINGS = ("hello how can i help you", "hi there what can i do for you", "hello nice to meet you")
+THANKS_REPLY = "you are welcome"
+BYE_REPLY = "goodbye"
+SORRY_REPLY = "sorry i did not understand that"
+
+INTENTS = (
+    "none", "greet", "name", "count", "countdown", "plus", "minus", "days", "repeat", "thanks",
+    "bye", "stop", "back", "other",
+)  # fmt: skip
+NO_NUMBER = MAX_NUMBER + 1
+
+
+def number(n: int) -> str:
+    """English words for -40..40; negative numbers start with "minus"."""
+    if n < 0:
+        return "minus " + number(-n)
+    if n < 20:
+        return UNITS[n]
+    tens, unit = n // 10 * 10, n % 10
+    return TENS[tens] + (" " + UNITS[unit] if unit else "")
+
+
+@dataclass(frozen=True)
+class Request:
+    """One thing a person says. `a` and `b` are -1 where the intent has no such number."""
+
+    intent: str
+    text: str
+    a: int = -1
+    b: int = -1
+
+
+_GREET = (
+    "hello", "hello", "hi", "hi", "hi there", "hello there", "hey", "hey there", "good morning",
+    "good afternoon", "good evening", "hey hello",
+)  # fmt: skip
+_NAME = (
+    "what is your name", "what's your name", "who are you", "tell me your name",
+    "can you tell me your name", "please tell me your name",
+)  # fmt: skip
+_DAYS = (
+    "name the days of the week", "what are the days of the week", "tell me the days of the week",
+    "say the days of the week", "list the days of the week", "days of the week",
+    "can you name the days of the week", "please name the days of the week",
+)  # fmt: skip
+_REPEAT = (
+    "repeat {a}", "repeat {a}", "repeat the number {a}", "repeat after me {a}", "say {a}",
+    "say the number {a}", "please repeat {a}", "can you repeat {a}", "please say {a}",
+)  # fmt: skip
+_THANKS = ("thank you", "thanks", "thanks a lot", "thank you very much", "okay thank you")
+_BYE = ("goodbye", "bye", "bye bye", "see you later", "good night", "okay bye")
+_STOP = (
+    "stop", "stop", "stop", "please stop", "please stop", "okay stop", "okay stop", "stop please",
+    "stop it", "stop now", "stop counting", "stop stop",
+)  # fmt: skip
+_BACK = (
+    "okay", "okay", "yes", "uh huh", "uh huh", "right", "yeah", "yeah", "mm hmm", "no", "cool",
+    "sure", "i see", "great", "nice",
+)  # fmt: skip
+_SUM = (
+    "what is {a} {op} {b}", "what is {a} {op} {b}", "what's {a} {op} {b}", "what's {a} {op} {b}",
+    "tell me {a} {op} {b}", "tell me {a} {op} {b}", "{a} {op} {b}", "please tell me {a} {op} {b}",
+    "can you tell me {a} {op} {b}", "how much is {a} {op} {b}",
+)  # fmt: skip
+_POLITE = ("", "", "please ", "can you ")
+
+_WEIGHTS = {
+    "plus": 17, "minus": 15, "count": 13, "countdown": 6, "repeat": 7, "greet": 7, "name": 6,
+    "stop": 9, "back": 5, "thanks": 2, "bye": 2, "days": 3, "other": 12,
+}  # fmt: skip
+
+
+def random_request(rng: random.Random, intent: str | None = None) -> Request:
+    """Draw a request, of the given intent or of a random one."""
+    if intent is None:
+        intent = rng.choices(list(_WEIGHTS), list(_WEIGHTS.values()))[0]
+    a = rng.randint(0, MAX_NUMBER)
+    b = rng.randint(0, MAX_NUMBER)
+    match intent:
+        case "plus":
+            text = rng.choice(_SUM).format(a=number(a), op="plus", b=number(b))
+            return Request(intent, text, a, b)
+        case "minus":
+            if rng.random() < 0.8:
+                a, b = max(a, b), min(a, b)
+            text = rng.choice(_SUM).format(a=number(a), op="minus", b=number(b))
+            return Request(intent, text, a, b)
+        case "count":
+            a = rng.randint(1, MAX_NUMBER)
+            up = rng.choice(("", "", "up "))
+            start = rng.choice(("", "", "", "from one "))
+            return Request(intent, f"{rng.choice(_POLITE)}count {up}{start}to {number(a)}", a)
+        case "countdown":
+            a = rng.randint(1, MAX_NUMBER)
+            form = rng.choice(("down to", "down to", "down from", "backwards from", "backwards to"))
+            return Request(intent, f"{rng.choice(_POLITE)}count {form} {number(a)}", a)
+        case "repeat":
+            return Request(intent, rng.choice(_REPEAT).format(a=number(a)), a)
+        case "other":
+            return Request(intent, other_sentence(rng))
+    fixed = {
+        "greet": _GREET, "name": _NAME, "days": _DAYS, "thanks": _THANKS, "bye": _BYE,
+        "stop": _STOP, "back": _BACK,
+    }  # fmt: skip
+    return Request(intent, rng.choice(fixed[intent]))
+
+
+def sum_reply(intent: str, a: int, b: int) -> str:
+    """ "two plus three is five", "two minus one is one"."""
+    result = a + b if intent == "plus" else a - b
+    return f"{number(a)} {intent} {number(b)} is {number(result)}"
+
+
+def name_reply(name: str) -> str:
+    return f"my name is {name}"
+
+
+def count_numbers(intent: str, a: int) -> list[int]:
+    """The numbers said for "count to a" or "count down to a" (a .. 1)."""
+    return list(range(1, a + 1)) if intent == "count" else list(range(a, 0, -1))
+
+
+def reply_sentences() -> list[str]:
+    """Every fixed reply sentence, once: the corpus of the text tokenizer."""
+    out = [*GREETINGS, THANKS_REPLY, BYE_REPLY, SORRY_REPLY, " ".join(DAYS)]
+    out += [name_reply(n) for n in NAMES]
+    out += [number(n) for n in range(-MAX_NUMBER, 2 * MAX_NUMBER + 1)]
+    out += [
+        sum_reply(op, a, b)
+        for op in ("plus", "minus")
+        for a in range(MAX_NUMBER + 1)
+        for b in range(MAX_NUMBER + 1)
+    ]
+    return out

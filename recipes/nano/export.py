@@ -1,0 +1,75 @@
+"""Put a trained codec and language model together as a model directory for the engine.
+
+`python -m recipes.nano.export CODEC LM TOKENIZER CLIPS OUT` writes config.json, mimi.json, the two
+safetensors files in half precision, the tokenizer and one voice prompt for each agent voice.
+"""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import torch
+import typer
+from safetensors.torch import load_file, save_file
+
+from recipes.nano.clips import Clips
+from recipes.nano.codec import HOP, Codec, export_state
+from recipes.nano.lm import LmConfig
+from recipes.nano.tokenizer import TextTokenizer
+from recipes.nano.weights import load_parts
+
+VOICES = ("ember", "slate")  # the agent's voices 0 and 1: a woman's and a man's
+VOICE_FRAMES = 30
+SAMPLING = {
+    "text_temperature": 0.0, "text_top_k": 25, "audio_temperature": 0.6, "audio_top_k": 40,
+}  # fmt: skip
+
+
+@torch.no_grad()
+def voice_codes(codec: Codec, clips: Clips, voice: int) -> torch.Tensor:
+    """A voice prompt [frames, 8]: the agent's greeting and thanks, encoded."""
+    pcm = torch.zeros(VOICE_FRAMES * HOP)
+    at = HOP // 2
+    for key in (("greet", "0"), ("thanks", "")):
+        clip = clips.groups["agent", voice, *key][0]
+        start, length = int(clips.start[clip]), int(clips.length[clip])
+        length = max(0, min(length, len(pcm) - at))
+        pcm[at : at + length] = torch.from_numpy(clips.pcm[start : start + length]).float() / 32768
+        at += length + HOP
+    return codec.encode(pcm[None, None])[0].t().contiguous()
+
+
+def main(codec_dir: Path, lm_dir: Path, tokenizer: Path, clips_dir: Path, out: Path) -> None:
+    """Write the model directory OUT."""
+    (out / "voices").mkdir(parents=True, exist_ok=True)
+    codec = Codec().eval()
+    codec.load_state_dict(load_parts(codec_dir, "codec"))
+    mimi = export_state(codec)
+    save_file(mimi, out / "mimi.safetensors", metadata={"format": "pt"})
+    (out / "mimi.json").write_text(json.dumps(codec.config.to_json(), indent=1) + "\n")
+    lm = {k: v.half().contiguous() for k, v in load_parts(lm_dir, "lm").items()}
+    save_file(lm, out / "model.safetensors", metadata={"format": "pt"})
+    if tokenizer.resolve() != (out / "tokenizer.model").resolve():
+        shutil.copy(tokenizer, out / "tokenizer.model")
+    codes = load_file(lm_dir / "prompt_codes.safetensors")
+    config: dict[str, Any] = {
+        "name": "nano", "moshi_name": "model.safetensors", "mimi_name": "mimi.safetensors",
+        "tokenizer_name": "tokenizer.model", "mimi_config": "mimi.json", "slots": 4,
+        "default_voice": VOICES[0], "sampling": SAMPLING,
+        "prompt": {
+            "silence_codes": codes["silence"].tolist(), "user_codes": codes["user"].tolist(),
+            "silence_frames": 6,
+        },
+        **LmConfig(text_card=TextTokenizer(tokenizer).card).to_json(),
+    }  # fmt: skip
+    (out / "config.json").write_text(json.dumps(config, indent=1) + "\n")
+    clips = Clips.load(clips_dir)
+    for voice, name in enumerate(VOICES):
+        save_file({"codes": voice_codes(codec, clips, voice)}, out / f"voices/{name}.safetensors")
+    size = sum(p.stat().st_size for p in out.rglob("*") if p.is_file())
+    print(f"{out}: {size / 1e6:.2f} MB")
+
+
+if __name__ == "__main__":
+    typer.run(main)

