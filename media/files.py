@@ -33,7 +33,7 @@ def read_audio(path: str | Path, rate: int) -> Pcm:
             if not container.streams.audio:
                 raise AudioFileError(f"{path}: no audio in it")
             source_rate = container.streams.audio[0].rate
-            chunks = list(_mono(container))
+            chunks = list(mono_chunks(container))
     except av.FFmpegError as error:
         raise AudioFileError(f"{path}: can't be read as audio ({error.strerror})") from error
     except OSError as error:
@@ -43,7 +43,8 @@ def read_audio(path: str | Path, rate: int) -> Pcm:
     return resample_offline(np.concatenate(chunks), source_rate, rate)
 
 
-def _mono(container: InputContainer) -> Iterator[Pcm]:
+def mono_chunks(container: InputContainer) -> Iterator[Pcm]:
+    """The first audio stream's samples as they are decoded, channels averaged, at its own rate."""
     to_float = av.AudioResampler(format="fltp")
     for frame in container.decode(audio=0):
         for planar in to_float.resample(frame):
