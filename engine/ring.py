@@ -96,7 +96,8 @@ class RingKV:
         Returns [n, T, heads * head_dim].
         """
         self._cells[layer].index_copy_(0, span.cells, kv.flatten(0, 1))
-        keys, values = span.rows.take(self.kv[layer, :, : span.used]).permute(2, 0, 3, 1, 4)
+        cells = span.rows.take(self.kv[layer, :, : span.used])
+        keys, values = cells.permute(2, 0, 3, 1, 4).unbind(0)
         heard = F.scaled_dot_product_attention(
             query.transpose(1, 2), keys, values, attn_mask=span.mask
         )

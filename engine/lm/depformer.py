@@ -8,7 +8,7 @@ from torch import Tensor
 
 from engine.lm.config import LMConfig
 from engine.lm.layer import RMSNorm, feed_forward
-from engine.lm.weights import DepthStep, Layer, Weights
+from engine.lm.weights import Weights
 from engine.sampling import Draw
 
 
@@ -30,29 +30,40 @@ class Depformer:
         """
         steps = self._weights.steps
         inputs = (h @ self._weights.depth_in).view(len(h), -1, self._dim).unbind(1)
-        memory = h.new_empty(len(steps[0].layers), len(steps), len(h), 3 * self._dim)
+        layers = [self._memory(h) for _ in steps[0].layers]
         previous = text
         codes: list[Tensor] = []
         for book, step in enumerate(steps):
             x = step.embedding.index_select(0, previous).add_(inputs[step.source])
-            previous = draw.audio(book, self._logits(step, x, memory[:, : book + 1]))
+            for layer, memory in zip(step.layers, layers, strict=True):
+                x.addmm_(memory.attend(book, self._norm(x), layer.qkv), layer.out)
+                feed_forward(layer, x, self._norm(x))
+            if self._head_norm is not None:
+                x = self._head_norm(x)
+            previous = draw.audio(book, x @ step.head)
             if forced is not None:
                 previous = torch.where(forced[:, book] < 0, previous, forced[:, book])
             codes.append(previous)
         return torch.stack(codes, dim=1)
 
-    def _logits(self, step: DepthStep, x: Tensor, memory: Tensor) -> Tensor:
-        """One step. x: [n, d], overwritten; memory: [layers, steps so far, n, 3 * d]."""
-        for layer, seen in zip(step.layers, memory, strict=True):
-            x.addmm_(self._attend(layer, self._norm(x), seen), layer.out)
-            feed_forward(layer, x, self._norm(x))
-        return (x if self._head_norm is None else self._head_norm(x)) @ step.head
+    def _memory(self, h: Tensor) -> _Memory:
+        return _Memory(h.new_empty(len(self._weights.steps), len(h), 3 * self._dim), self._heads)
 
-    def _attend(self, layer: Layer, normed: Tensor, seen: Tensor) -> Tensor:
-        """Writes the newest of `seen` [steps, n, 3 * d] and attends to all: [n, d]."""
-        torch.mm(normed, layer.qkv, out=seen[-1])
-        if len(seen) == 1:
-            return seen[0, :, 2 * self._dim :]
-        split = seen.view(len(seen), len(normed), 3, self._heads, -1)
-        query, keys, values = split.permute(2, 1, 3, 0, 4)
-        return F.scaled_dot_product_attention(query[:, :, -1:], keys, values).flatten(1)
+
+class _Memory:
+    """Queries, keys and values of one layer in one frame: [steps, n, 3 * d]."""
+
+    def __init__(self, qkv: Tensor, heads: int) -> None:
+        self._rows = qkv.unbind(0)
+        split = qkv.view(*qkv.shape[:2], 3, heads, -1).permute(2, 1, 3, 0, 4)
+        self._query, self._keys, self._values = split.unbind(0)
+
+    def attend(self, step: int, normed: Tensor, projection: Tensor) -> Tensor:
+        """Writes a step's row, and attends from it to all rows so far: [n, d]."""
+        torch.mm(normed, projection, out=self._rows[step])
+        if step == 0:
+            return self._rows[0][:, -normed.shape[1] :]
+        past = step + 1
+        return F.scaled_dot_product_attention(
+            self._query[:, :, step:past], self._keys[:, :, :past], self._values[:, :, :past]
+        ).flatten(1)
