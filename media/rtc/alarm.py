@@ -12,24 +12,35 @@ class Alarm:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._rung = asyncio.Event()
+        self._rung = False
+        self._waiter: asyncio.Future[None] | None = None
 
     def ring(self) -> None:
         """Ends the wait; without one, the next wait ends at once."""
-        self._rung.set()
+        self._rung = True
+        if self._waiter is not None:
+            _wake(self._waiter)
 
     async def wait(self, deadline: float | None) -> None:
         """Returns at the deadline (clock time; None is never) or after a `ring`."""
-        if deadline is None:
-            await self._rung.wait()
-        elif not self._rung.is_set() and deadline > self._clock.now():
-            tasks = [
-                asyncio.ensure_future(self._rung.wait()),
-                asyncio.ensure_future(self._clock.sleep_until(deadline)),
-            ]
-            try:
-                await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-            finally:
-                for task in tasks:
-                    task.cancel()
-        self._rung.clear()
+        if not self._rung and (deadline is None or deadline > self._clock.now()):
+            await self._sleep(deadline)
+        self._rung = False
+
+    async def _sleep(self, deadline: float | None) -> None:
+        waiter = self._waiter = asyncio.get_running_loop().create_future()
+        sleeper = None
+        if deadline is not None:
+            sleeper = asyncio.ensure_future(self._clock.sleep_until(deadline))
+            sleeper.add_done_callback(lambda _: _wake(waiter))
+        try:
+            await waiter
+        finally:
+            self._waiter = None
+            if sleeper is not None:
+                sleeper.cancel()
+
+
+def _wake(waiter: asyncio.Future[None]) -> None:
+    if not waiter.done():
+        waiter.set_result(None)

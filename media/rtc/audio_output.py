@@ -104,7 +104,7 @@ class AudioOutput(MediaStreamTrack):
             if self.readyState != "live":
                 raise MediaStreamError
             if not self._encode_due():
-                await self._alarm.wait(self._pacer.next_deadline)
+                await self._until_due()
         self._packets += 1
         return self._ready.popleft()
 
@@ -112,6 +112,13 @@ class AudioOutput(MediaStreamTrack):
         """Ends the track, and a `recv` that waits."""
         super().stop()
         self._alarm.ring()
+
+    async def _until_due(self) -> None:
+        deadline = self._pacer.next_deadline
+        if self._pacer.backlog and deadline is not None:  # nothing could make it earlier
+            await self._clock.sleep_until(deadline)
+        else:
+            await self._alarm.wait(deadline)
 
     def _encode_due(self) -> bool:
         pacer = self._pacer
