@@ -12,11 +12,15 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from safetensors.torch import load_file, save_file
 
 from engine import memory
 from engine.api import BadParams, EngineConfig, EngineError, OpenParams
+from engine.directory import read_directory
 from engine.model import LockstepModel
 from engine.registry import build_model
+from engine.text import Tokenizer
+from engine.tiny_weights import LAST_CONV, lm_weights
 from media.files import write_wav
 
 SLOTS = 3
@@ -182,6 +186,11 @@ def test_voice_and_persona_are_heard(fixed: LockstepModel) -> None:
         assert run(fixed, same, PCM[0]) == outputs[0]
 
 
+def test_a_greedy_session_has_no_use_for_a_seed(fixed: LockstepModel) -> None:
+    outputs = [run(fixed, msgspec.structs.replace(GREEDY, seed=s), PCM[0]) for s in (1, 2)]
+    assert outputs[0] == outputs[1]
+
+
 def test_seeds(tiny: Path, fixed: LockstepModel) -> None:
     seven = OpenParams(seed=7)
     assert run(fixed, seven, PCM[0]) == run(fixed, seven, PCM[0])
@@ -205,6 +214,16 @@ def test_a_recording_is_a_voice_like_any_other(tiny: Path, tmp_path: Path) -> No
     outputs += [run(model, msgspec.structs.replace(GREEDY, voice="own"), PCM[0]) for _ in range(2)]
     assert outputs[1:] == outputs[:1] * 3
     assert outputs[0] != run(model, GREEDY, PCM[0])
+
+
+def test_a_recording_is_encoded_once(tiny: Path, tmp_path: Path) -> None:
+    pcm = np.random.default_rng(3).normal(0, 0.02, 20_000).astype(np.float32)
+    write_wav(tmp_path / "own.wav", pcm, 24_000, "float")
+    model = build(tiny, voices_dir=str(tmp_path), prefix_cache_bytes=0)
+    for params in (OpenParams(voice="own"), OpenParams(voice_audio=pcm.tobytes())):
+        pieces = [len(list(model.prefill(row, params))) for row in range(2)]
+        assert pieces[0] - pieces[1] == 11
+        model.reset([0, 1])
 
 
 def test_a_silent_recording_is_refused_when_it_is_heard(fixed: LockstepModel) -> None:
@@ -313,9 +332,26 @@ def test_more_slots_than_memory_are_refused(tiny: Path, monkeypatch: pytest.Monk
         build(tiny)
 
 
-def test_sound_stays_in_range(ready: LockstepModel) -> None:
-    loud = np.full((6, FRAME), 1.0, np.float32)
-    assert np.abs(sound_of(run(ready, GREEDY, loud))).max() <= 1
+def test_sound_stays_in_range(tiny_copy: Path) -> None:
+    path = tiny_copy / "tokenizer-e351c8d8-checkpoint125.safetensors"
+    weights = load_file(path)
+    weights[f"{LAST_CONV}.weight"] *= 20
+    save_file(weights, path)
+    sound = sound_of(run(build(tiny_copy), GREEDY, PCM[0]))
+    assert (sound.min(), sound.max()) == (-1, 1)
+
+
+def test_half_a_character_stays_with_its_session(tiny_copy: Path) -> None:
+    """A model that says nothing but bytes which begin characters of two bytes."""
+    directory = read_directory(tiny_copy)
+    pieces = Tokenizer(directory.tokenizer).pieces
+    words = [pieces.index(bytes([byte])) for byte in range(0xC2, 0xE0)]
+    save_file(lm_weights(directory.lm_config, words, seed=1), directory.lm)
+    model = build(tiny_copy, step_mode="fixed")
+    first = [run(model, OpenParams(seed=seed), PCM[0]) for seed in range(4)]
+    again = [run(model, OpenParams(seed=seed), PCM[0]) for seed in range(4)]
+    assert "\ufffd" in {text for output in first for _, _, text in output}
+    assert again == first
 
 
 def test_no_inference_mode_leaks(ready: LockstepModel) -> None:
