@@ -50,9 +50,9 @@ def test_a_tensor_that_is_missing_is_named(tiny_copy: Path) -> None:
 def test_the_default_voice(tiny_copy: Path) -> None:
     change(tiny_copy, default_voice=None)
     assert load(tiny_copy).spec.default_voice == "alto"
-    save_file(
-        {"codes": torch.zeros(2, 8, dtype=torch.int64)}, tiny_copy / "voices/NATF2.safetensors"
-    )
+    codes = torch.zeros(2, 8, dtype=torch.int64)
+    for name in ("ANNA", "NATF2"):
+        save_file({"codes": codes}, tiny_copy / f"voices/{name}.safetensors")
     assert load(tiny_copy).spec.default_voice == "NATF2"
     change(tiny_copy, default_voice="bass")
     assert load(tiny_copy).spec.default_voice == "bass"
