@@ -134,7 +134,8 @@ class OneResponse:
         """Passes every frame on that isn't stale."""
         if output.pcm is None:
             return
-        self._utterances.hear(output.pcm, output.text)
+        if self._session.user.wants_vad:
+            self._utterances.hear(output.pcm, output.text)
         if stale:
             return
         if self.current is None:

@@ -59,10 +59,9 @@ class Attachment:
 
     def render(self, event: Event) -> Sequence[bytes]:
         """The messages that tell of an event, which are in the journal then."""
-        seq = self.wire.server_event_seq
         messages = self.wire.render(event)
-        for message in messages:
-            seq += 1
+        first = self.wire.server_event_seq - len(messages) + 1
+        for seq, message in enumerate(messages, first):
             self.journal.add(seq, message)
         return messages
 

@@ -1,8 +1,8 @@
 """The runtime: pairs the frames of sessions with the slots of an engine.
 
-Down: a session's frame is handed over with all others of the same turn of the event loop, in one
-batch. Up: each step's outputs are routed to their sessions, where stale ones are dropped by the
-fence. The runtime owns who has which lease; a lease ends exactly once, here.
+Down: a session's frame is handed over at once, with all others that are there, in one batch. Up:
+each step's outputs are routed to their sessions, where stale ones are dropped by the fence. The
+runtime owns who has which lease; a lease ends exactly once, here.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from duplex.settings import Capabilities, Settings
 from engine.api import (
     BadParams,
     Engine,
+    EngineError,
     EngineLost,
     EngineSpec,
     EngineUnavailable,
@@ -35,6 +36,7 @@ from media.vad import Vad
 logger = logging.getLogger(__name__)
 
 _IDLE_CHECK_S = 1.0
+_FEED_INTERVAL_S = 0.004
 
 
 class Runtime:
@@ -60,6 +62,7 @@ class Runtime:
         self.resumption = Resumption(self.clock, grace_s=resume_grace_s)
         self._by_lease: dict[int, Session] = {}
         self._ready: list[Frame] = []
+        self._next_feed = 0.0
         self._tasks: set[asyncio.Task[Any]] = set()
         self._pumps: list[asyncio.Task[None]] = []
         self._ended = asyncio.Event()
@@ -140,7 +143,9 @@ class Runtime:
             raise resource_exhausted(self.spec.slots) from error
         except BadParams as error:
             raise SessionError("invalid_value", str(error), param=error.field) from error
-        except (EngineUnavailable, EngineLost) as error:
+        except EngineError as error:
+            if not isinstance(error, EngineUnavailable | EngineLost):
+                logger.exception("session %s: the engine couldn't open a slot", session.id)
             self.metrics.refused["engine_unavailable"] += 1
             raise SessionError(
                 "internal_error",
@@ -153,9 +158,15 @@ class Runtime:
         return lease
 
     def feed(self, frame: Frame) -> None:
-        """Queues a frame; it leaves with all others of this turn of the event loop."""
+        """Queues a frame; it leaves at once, or, if others have just left, with all that come
+        within the next `_FEED_INTERVAL_S`: to wake the engine costs more than the frame.
+        """
         if not self._ready:
-            asyncio.get_running_loop().call_soon(self._flush)
+            loop = asyncio.get_running_loop()
+            if loop.time() < self._next_feed:
+                loop.call_at(self._next_feed, self._flush)
+            else:
+                loop.call_soon(self._flush)
         self._ready.append(frame)
         self.metrics.frames_in += 1
 
@@ -186,7 +197,9 @@ class Runtime:
 
     def _flush(self) -> None:
         frames, self._ready = self._ready, []
-        self.engine.feed(frames)
+        if frames:
+            self._next_feed = asyncio.get_running_loop().time() + _FEED_INTERVAL_S
+            self.engine.feed(frames)
 
     def _route(self, outputs: list[StepOutput]) -> None:
         if not outputs:

@@ -19,6 +19,7 @@ Pcm = npt.NDArray[np.float32]
 
 _TO_FLOAT = np.float32(1 / 32768)
 _TO_INT = np.float32(32768)
+_LEAST, _MOST = np.float32(-32768), np.float32(32767)
 
 
 class BadAudio(ValueError):
@@ -105,8 +106,10 @@ def encode(format: AudioFormat, pcm: Pcm, rate: int = 24000) -> bytes:
 
 def to_int16(pcm: Pcm) -> npt.NDArray[np.int16]:
     """Rounds to the nearest 16-bit value and clips."""
-    out: npt.NDArray[np.int16] = np.clip(np.rint(pcm * _TO_INT), -32768, 32767).astype("<i2")
-    return out
+    scaled = pcm * _TO_INT
+    np.rint(scaled, out=scaled)
+    scaled.clip(_LEAST, _MOST, out=scaled)
+    return scaled.astype("<i2")
 
 
 def _check_whole(format: AudioFormat, data: bytes, width: int) -> None:

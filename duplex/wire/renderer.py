@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any, Literal
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from duplex import events
 from duplex.conversation import Item
@@ -35,6 +36,40 @@ _DUPLEX_ONLY = frozenset(("overlap.decision", "session.closed"))
 Message = tuple[str, dict[str, Any]]
 
 
+class StageMetrics(msgspec.Struct, frozen=True, gc=False):
+    """How the step of a frame went."""
+
+    step_ms: float
+    rows: int
+
+
+class AudioMetadata(msgspec.Struct, frozen=True, gc=False):
+    """What a delta says of its frame."""
+
+    audio_duration_ms: float
+    """Of the response so far, this frame included."""
+    server_event_seq: int
+    frame_index: int
+    epoch: int
+    stage_metrics: StageMetrics | UnsetType = UNSET
+
+
+class AudioDelta(msgspec.Struct, frozen=True, gc=False):
+    """The one message that is sent 12.5 times a second: a type of its own, since that is fast."""
+
+    type: str
+    event_id: str
+    server_event_seq: int
+    response_id: str | None
+    item_id: str
+    output_index: int
+    content_index: int
+    delta: bytes
+    format: str
+    sample_rate_hz: int
+    metadata: AudioMetadata
+
+
 class Renderer:
     """Renders the events of one session and numbers the messages. Outlives its sockets."""
 
@@ -54,6 +89,8 @@ class Renderer:
         self._event_prefix = new_id("event")
         unspoken = _NOT_IN_BETA if dialect == "beta" else frozenset()
         self._unspoken = unspoken if capabilities is not None else unspoken | _DUPLEX_ONLY
+        kind = "response.output_audio.delta"
+        self._audio_delta_kind = _BETA_NAMES[kind] if dialect == "beta" else kind
         self._settings = Settings()
         self._audio = OutputEncoder(spec.sample_rate)
         self._audio_ms = 0.0
@@ -98,27 +135,32 @@ class Renderer:
 
     def _audio_delta(self, event: events.OutputAudio) -> bytes:
         audio, samples = self._audio.encode(event.format, event.pcm)
-        rate = self._audio.rate
+        rate, response, timings = self._audio.rate, event.fence.response, event.timings
         self._audio_ms += 1000 * samples / rate
-        fields = self._part(event.fence.response) | {
-            "delta": audio,
-            "format": event.format.value,
-            "sample_rate_hz": rate,
-        }
-        numbered = self._numbered("response.output_audio.delta", fields)
-        metadata: dict[str, Any] = {
-            "audio_duration_ms": round(self._audio_ms, 3),
-            "server_event_seq": self.seq,
-            "frame_index": event.frame_index,
-            "epoch": event.fence.epoch,
-        }
-        if event.timings is not None:
-            metadata["stage_metrics"] = {
-                "step_ms": round(1000 * event.timings.step_s, 3),
-                "rows": event.timings.rows,
-            }
-        numbered["metadata"] = metadata
-        return _encode(numbered)
+        self.seq = seq = self.seq + 1
+        return _encode(
+            AudioDelta(
+                type=self._audio_delta_kind,
+                event_id=f"{self._event_prefix}_{seq}",
+                server_event_seq=seq,
+                response_id=response,
+                item_id=f"item_{response}",
+                output_index=0,
+                content_index=0,
+                delta=audio,
+                format=event.format.value,
+                sample_rate_hz=rate,
+                metadata=AudioMetadata(
+                    audio_duration_ms=round(self._audio_ms, 3),
+                    server_event_seq=seq,
+                    frame_index=event.frame_index,
+                    epoch=event.fence.epoch,
+                    stage_metrics=UNSET
+                    if timings is None
+                    else StageMetrics(round(1000 * timings.step_s, 3), timings.rows),
+                ),
+            )
+        )
 
     def _messages(self, event: events.Event) -> Iterator[Message]:
         match event:
