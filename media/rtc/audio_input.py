@@ -9,6 +9,7 @@ from typing import Final
 import numpy as np
 
 from media.formats import BadAudio, Pcm
+from media.framing import Framer
 from media.input_clock import InputClock
 from media.opus import CLOCK_RATE, OpusDecoder, packet_ticks
 from media.rtc.concealment import Concealer
@@ -21,8 +22,10 @@ FRAME_S: Final = FRAME_SIZE / SAMPLE_RATE
 MAX_BACKLOG_FRAMES: Final = 6
 """How far the audio taken may run ahead of real time; of more, the oldest is dropped."""
 
+_FRAME_TICKS = FRAME_SIZE * CLOCK_RATE // SAMPLE_RATE
+
 # The resampler holds back 16 of the first samples. These zeros fill it, so that from then on each
-# packet comes out whole and a frame never waits for the packet after it.
+# frame comes out whole and never waits for the packet after it.
 _PRIMING = 32
 
 
@@ -59,9 +62,10 @@ class AudioInput:
     """Reorders, decodes, conceals, resamples and cuts. Pure: time is passed in."""
 
     def __init__(self) -> None:
-        self._jitter = JitterBuffer(FRAME_SIZE * CLOCK_RATE // SAMPLE_RATE)
+        self._jitter = JitterBuffer(_FRAME_TICKS)
         self._decoder = OpusDecoder()
         self._concealer = Concealer()
+        self._framer = Framer(_FRAME_TICKS)
         self._clock = InputClock(
             FRAME_SIZE,
             SAMPLE_RATE,
@@ -124,7 +128,8 @@ class AudioInput:
             self._clock.push_pcm(np.zeros(_PRIMING, np.float32), CLOCK_RATE, now)
         for item in stream:
             pcm = self._concealer.conceal(item.ticks) if isinstance(item, Gap) else self._pcm(item)
-            frames += self._clock.push_pcm(pcm, CLOCK_RATE, now)
+            for whole in self._framer.push(pcm):  # one call of the resampler for each frame
+                frames += self._clock.push_pcm(whole, CLOCK_RATE, now)
         return frames
 
     def _pcm(self, packet: AudioPacket) -> Pcm:
