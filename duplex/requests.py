@@ -143,7 +143,7 @@ async def _update(session: Session, command: UpdateSession) -> None:
             "invalid_value", f"{name} is fixed once audio has been sent.", param=name
         )
     if not session.opened or settings.open_params() != session.settings.open_params():
-        await session.open(settings)
+        await _open(session, settings, command.patch)
     session.apply(settings)
     for substitution in command.substitutions:
         session.substitutions[substitution.field] = substitution
@@ -151,6 +151,15 @@ async def _update(session: Session, command: UpdateSession) -> None:
     session.emit(
         SessionUpdated(settings=settings, substitutions=tuple(session.substitutions.values()))
     )
+
+
+async def _open(session: Session, settings: Settings, asked: SettingsPatch) -> None:
+    try:
+        await session.open(settings)
+    except SessionError as error:
+        if error.param == "voice_audio" and isinstance(asked.voice_audio, EncodedAudio):
+            error.param = asked.voice_audio.param
+        raise
 
 
 async def _decoded(patch: SettingsPatch, rate: int) -> SettingsPatch:

@@ -1,9 +1,11 @@
+import msgspec
 import pytest
 from msgspec import UNSET
 
 from duplex.errors import SessionError
-from duplex.settings import Settings, SettingsPatch
+from duplex.settings import EncodedAudio, Settings, SettingsPatch
 from duplex.turns import TurnDetection
+from duplex.wire.fields import MAX_REF_AUDIO
 from duplex.wire.session_reader import read_session
 from engine.api import EngineSpec
 from media.formats import AudioFormat
@@ -193,3 +195,49 @@ def test_turn_detection():
     assert read.turn_detection == TurnDetection(threshold=0.7)
     assert patch({"turn_detection": None}).turn_detection is None
     assert patch({}).turn_detection is UNSET
+
+
+CLONING = msgspec.structs.replace(RICH, voice_audio=True)
+URL = "data:audio/wav;base64,AAAA"
+
+
+def test_a_recording_and_a_voice_replace_each_other():
+    recording = patch({"ref_audio": URL}, CLONING)
+    assert recording.voice_audio == EncodedAudio("session.ref_audio", "AAAA")
+    assert recording.voice is None
+    named = patch({"voice": "NATM1"}, CLONING)
+    assert (named.voice, named.voice_audio) == ("NATM1", None)
+    assert patch({"ref_audio": None}, CLONING).voice_audio is None
+    assert patch({"ref_audio": URL, "voice": "alloy"}, CLONING).voice is None
+    for both in ({"voice": "NATM1", "ref_audio": URL}, {"ref_audio": URL, "voice": "NATM1"}):
+        assert refusal(both, CLONING)[0] == "invalid_value"
+
+
+def test_a_model_without_recordings_says_so_and_not_at_length():
+    assert patch({"ref_audio": URL}).voice_audio is UNSET
+    item = substituted({"ref_audio": URL + "A" * 1_000})["session.ref_audio"]
+    assert item.requested == "data:audio/wav;base64,…"
+
+
+@pytest.mark.parametrize(
+    ("value", "code"),
+    [
+        (3, "invalid_type"),
+        ("", "invalid_value"),
+        ("AAAA", "invalid_value"),
+        ("https://example.com/voice.wav", "invalid_value"),
+        ("file:///etc/passwd", "invalid_value"),
+        ("data:text/plain;base64,AAAA", "invalid_value"),
+        ("data:audio/wav,AAAA", "invalid_value"),
+        ("data:audio/wav;base64," + "A" * (MAX_REF_AUDIO // 3 * 4 + 8), "invalid_value"),
+    ],
+)
+@pytest.mark.parametrize("spec", [RICH, CLONING])
+def test_bad_recordings_are_refused(value, code, spec):
+    assert refusal({"ref_audio": value}, spec) == (code, "session.ref_audio")
+
+
+def test_the_type_of_a_recording_may_have_parameters():
+    for kind in ("audio/ogg;codecs=opus", "audio/x-wav", "audio/vnd.wave"):
+        read = patch({"ref_audio": f"data:{kind};base64,AAAA"}, CLONING)
+        assert read.voice_audio.base64 == "AAAA"
