@@ -29,6 +29,9 @@ SUPPORTED: Final = (1, 16)
 if tuple(int(part) for part in aiortc.__version__.split(".")[:2]) != SUPPORTED:
     raise ImportError(f"aiortc {aiortc.__version__} is not {SUPPORTED[0]}.{SUPPORTED[1]}")
 
+MAX_PICTURE_SIDE: Final = 2048
+"""Larger pictures are not decoded: a few bytes could claim hundreds of megabytes."""
+
 _JITTER_BUFFER = "_RTCRtpReceiver__jitter_buffer"
 _DECODER_QUEUE = "_RTCRtpReceiver__decoder_queue"
 _STOP_DECODER = "_RTCRtpReceiver__stop_decoder"
@@ -43,7 +46,10 @@ def take_packets(receiver: RTCRtpReceiver, take: Callable[[RtpPacket], None]) ->
 
 
 def bound_pictures(receiver: RTCRtpReceiver, limit: int) -> None:
-    """Drops VP8 frames when `limit` of them wait to be decoded, up to the next key frame."""
+    """Drops VP8 frames when `limit` of them wait to be decoded, up to the next key frame.
+
+    Frames of a side over `MAX_PICTURE_SIDE` are dropped as well.
+    """
     inner = getattr(receiver, _JITTER_BUFFER)
     waiting = getattr(receiver, _DECODER_QUEUE)
     setattr(receiver, _JITTER_BUFFER, _PictureGate(inner, waiting, limit))
@@ -153,10 +159,16 @@ class _PictureGate:
         if self._waiting.qsize() >= self._limit:
             self._until_key_frame = True
             return True, None
-        if self._until_key_frame:
-            # The lowest bit of a VP8 frame is 0 in key frames (RFC 6386, section 9.1).
-            if frame.data[:1] and not frame.data[0] & 1:
-                self._until_key_frame = False
-            else:
-                return ask_for_key_frame, None
-        return ask_for_key_frame, frame
+        key_frame_side = _key_frame_side(frame.data)
+        if key_frame_side is not None:
+            self._until_key_frame = key_frame_side > MAX_PICTURE_SIDE
+        return ask_for_key_frame, None if self._until_key_frame else frame
+
+
+def _key_frame_side(data: bytes) -> int | None:
+    """The larger side of a VP8 key frame; None for other frames (RFC 6386, section 9.1)."""
+    if len(data) < 10 or data[0] & 1:
+        return None
+    width = int.from_bytes(data[6:8], "little") & 0x3FFF
+    height = int.from_bytes(data[8:10], "little") & 0x3FFF
+    return max(width, height)

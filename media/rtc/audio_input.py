@@ -38,6 +38,8 @@ class InputStats:
     duplicate_packets: int
     late_packets: int
     """Packets that came when their place had been filled."""
+    late_samples: int
+    """Their duration."""
     bad_packets: int
     """Packets that are no Opus."""
     lost_samples: int
@@ -110,6 +112,7 @@ class AudioInput:
             packets=jitter.received,
             duplicate_packets=jitter.duplicates,
             late_packets=jitter.late,
+            late_samples=jitter.late_ticks // ticks_per_sample,
             bad_packets=self._bad,
             lost_samples=(jitter.lost_ticks + self._bad_ticks) // ticks_per_sample,
             silence_samples=(jitter.dtx_ticks + jitter.absent_ticks) // ticks_per_sample,

@@ -74,6 +74,8 @@ class JitterBuffer:
         """Packets that had been here before."""
         self.late = 0
         """Packets whose place was filled when they came."""
+        self.late_ticks = 0
+        """Their duration."""
         self.resyncs = 0
         """Times the stream began another timeline."""
         self.lost_ticks = 0
@@ -138,7 +140,7 @@ class JitterBuffer:
             position = self._next
             self.transit.observe(now - position / CLOCK_RATE, now)
         else:
-            self.late += 1
+            self._too_late(packet)
             return out
         self._held[position] = packet
         return out + self._in_order()
@@ -180,8 +182,7 @@ class JitterBuffer:
             if packet is None:
                 first = min(self._held)
                 if first < self._next:  # it overlaps what has been given
-                    del self._held[first]
-                    self.late += 1
+                    self._too_late(self._held.pop(first))
                     continue
                 if self._held[first].sequence != self._last + 1 & 0xFFFF:
                     break
@@ -194,6 +195,10 @@ class JitterBuffer:
             self._advance(packet.ticks)
             out.append(packet)
         return out
+
+    def _too_late(self, packet: AudioPacket) -> None:
+        self.late += 1
+        self.late_ticks += packet.ticks
 
     def _complete_frame(self) -> list[AudioPacket | Gap]:
         """Gives whole frames, holes and all: at least the one that is due."""

@@ -6,14 +6,22 @@ import asyncio
 from collections import deque
 from typing import Final
 
-from media.rtc.events import AudioFrame, Closed, Event, MessageReceived
+from media.rtc.events import (
+    AudioFrame,
+    ChannelClosed,
+    ChannelOpened,
+    Closed,
+    Event,
+    MessageReceived,
+)
 
 MAX_FRAMES: Final = 25
 """Audio frames that may wait (2 s); of more, the oldest is dropped and counted."""
 
 MAX_MESSAGES: Final = 1024
 MAX_MESSAGE_BYTES: Final = 4 * 1024 * 1024
-"""Messages that may wait. They can't be dropped: more of them is the end of the peer."""
+"""Of the channel's messages and of its opening and closing, what may wait. They can't be dropped:
+more of them is the end of the peer."""
 
 
 class Mailbox:
@@ -30,20 +38,19 @@ class Mailbox:
         self._arrived = asyncio.Event()
 
     def put(self, event: Event) -> bool:
-        """Takes an event. False if it is a message over the limits, which was not taken."""
+        """Takes an event. False if it is the channel's and over the limits: it was not taken."""
         match event:
             case AudioFrame():
                 if self._frames == MAX_FRAMES:
                     self._drop_oldest_frame()
                 self._frames += 1
-            case MessageReceived(data=data):
-                if (
-                    self._messages == MAX_MESSAGES
-                    or self._message_bytes + len(data) > MAX_MESSAGE_BYTES
-                ):
+            case MessageReceived() | ChannelOpened() | ChannelClosed():
+                size = _size(event)
+                full = self._messages == MAX_MESSAGES
+                if full or self._message_bytes + size > MAX_MESSAGE_BYTES:
                     return False
                 self._messages += 1
-                self._message_bytes += len(data)
+                self._message_bytes += size
         self._waiting.append(event)
         self._arrived.set()
         return True
@@ -59,9 +66,9 @@ class Mailbox:
         match event:
             case AudioFrame():
                 self._frames -= 1
-            case MessageReceived(data=data):
+            case MessageReceived() | ChannelOpened() | ChannelClosed():
                 self._messages -= 1
-                self._message_bytes -= len(data)
+                self._message_bytes -= _size(event)
             case Closed():
                 self._ended = True
         return event
@@ -71,3 +78,7 @@ class Mailbox:
         del self._waiting[index]
         self._frames -= 1
         self.dropped_frames += 1
+
+
+def _size(event: Event) -> int:
+    return len(event.data) if isinstance(event, MessageReceived) else 0

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from media.rtc.errors import BadOffer
-from media.rtc.events import AudioFrame, Closed, CloseReason, MessageReceived
+from media.rtc.events import AudioFrame, ChannelOpened, Closed, CloseReason, MessageReceived
 from media.rtc.mailbox import MAX_FRAMES, MAX_MESSAGE_BYTES, MAX_MESSAGES, Mailbox
 from media.rtc.offer import MAX_OFFER_BYTES, parse_offer
 from media.rtc.peer import Peer
@@ -129,6 +129,7 @@ async def test_messages_have_a_bound_in_number_and_in_bytes():
     assert not mailbox.put(MessageReceived("x"))
     await mailbox.get()
     assert mailbox.put(MessageReceived("x"))
+    assert not mailbox.put(ChannelOpened())
     mailbox = Mailbox()
     assert mailbox.put(MessageReceived(bytes(MAX_MESSAGE_BYTES)))
     assert not mailbox.put(MessageReceived(b"x"))

@@ -17,7 +17,6 @@ from relay import hide_candidates
 from rtc_client import Client, speech
 from test_rtc_audio import likeness
 
-from media.rtc import aiortc_internals
 from media.rtc.errors import ChannelFull, ChannelNotOpen, MessageTooLarge
 from media.rtc.events import (
     AudioFrame,
@@ -354,7 +353,3 @@ async def test_many_calls_leave_no_task_thread_socket_or_memory():
     assert open_sockets() == sockets
     assert threading.active_count() == threads
     assert process.memory_info().rss - memory < 5e6
-
-
-def test_the_private_parts_are_those_of_this_version():
-    assert aiortc_internals.SUPPORTED == (1, 16)

@@ -1,0 +1,85 @@
+"""What stands in for aiortc's own parts."""
+
+import queue
+from fractions import Fraction
+
+import av
+import numpy as np
+from aiortc.codecs.vpx import Vp8Encoder, vp8_depayload
+from aiortc.jitterbuffer import JitterBuffer
+from aiortc.rtcrtpreceiver import RTCRtpReceiver
+from aiortc.rtp import RtpPacket
+
+from media.rtc import aiortc_internals
+
+
+class Video:
+    """A stream of VP8 frames through the gate, each in packets of its own."""
+
+    def __init__(self, waiting: int = 0, limit: int = 4) -> None:
+        self.queue: queue.Queue[object] = queue.Queue()
+        for _ in range(waiting):
+            self.queue.put(None)
+        self.gate = aiortc_internals._PictureGate(
+            JitterBuffer(64, is_video=True), self.queue, limit
+        )
+        self._sequence = 0
+
+    def send(self, data: bytes) -> tuple[bool, bytes | None]:
+        """Sends a frame; gives what the gate says when the next one begins."""
+        asked, frame = self.gate.add(self._packet(data))
+        return asked, frame.data if frame else None
+
+    def _packet(self, data: bytes) -> RtpPacket:
+        packet = RtpPacket(sequence_number=self._sequence, timestamp=self._sequence * 3000)
+        packet._data = data
+        self._sequence += 1
+        return packet
+
+
+def vp8(*, key: bool) -> bytes:
+    """The second frame of a clip, as it is given to a decoder."""
+    encoder, data = Vp8Encoder(), b""
+    for pts, force in ((0, True), (3000, key)):
+        frame = av.VideoFrame.from_ndarray(np.full((240, 320, 3), 90, np.uint8), "rgb24")
+        frame = frame.reformat(format="yuv420p")
+        frame.pts, frame.time_base = pts, Fraction(1, 90000)
+        payloads, _ = encoder.encode(frame, force_keyframe=force)
+        data = b"".join(vp8_depayload(payload) for payload in payloads)
+    return data
+
+
+KEY, DELTA = vp8(key=True), vp8(key=False)
+
+
+def test_frames_pass_in_order_while_the_decoder_keeps_up():
+    video = Video()
+    results = [video.send(data) for data in (KEY, DELTA, DELTA, KEY)]
+    assert results == [(False, None), (False, KEY), (False, DELTA), (False, DELTA)]
+
+
+def test_a_decoder_that_lags_gets_nothing_until_a_key_frame():
+    video = Video(waiting=4)
+    video.send(KEY)
+    assert video.send(DELTA) == (True, None)  # and the sender is asked for a key frame
+    while not video.queue.empty():
+        video.queue.get()
+    assert video.send(DELTA) == (False, None)
+    assert video.send(KEY) == (False, None)
+    assert video.send(DELTA) == (False, KEY)
+    assert video.send(DELTA) == (False, DELTA)
+
+
+def test_a_picture_that_claims_to_be_huge_is_not_decoded():
+    huge = KEY[:6] + (16383).to_bytes(2, "little") * 2 + KEY[10:]
+    video = Video()
+    results = [video.send(data) for data in (huge, DELTA, KEY, DELTA)]
+    assert [frame for _, frame in results] == [None, None, None, KEY]
+
+
+def test_the_parts_that_are_replaced_are_there():
+    slots = RTCRtpReceiver.__init__.__code__.co_names
+    for name in (aiortc_internals._JITTER_BUFFER, aiortc_internals._DECODER_QUEUE):
+        assert name in slots
+    assert hasattr(RTCRtpReceiver, aiortc_internals._STOP_DECODER)
+    assert aiortc_internals.SUPPORTED == (1, 16)
