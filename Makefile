@@ -42,6 +42,7 @@ clean:
 	$(BIN)/python -m pip install --quiet -e .
 	@touch $@
 
-.venv/.test: .venv/.torch pyproject.toml
+.venv/.test: .venv/.torch pyproject.toml tests/peers/requirements.txt
 	$(BIN)/python -m pip install --quiet -e '.[dev]'
+	$(BIN)/python -m pip install --quiet --no-deps -r tests/peers/requirements.txt
 	@touch $@ .venv/.serve
