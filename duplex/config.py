@@ -72,7 +72,7 @@ class ServeConfig(BaseModel):
     allowed_origins: tuple[str, ...] = ()
     """Browser origins that may connect, besides loopback ones on the server's own port."""
 
-    max_message_bytes: ByteSize = Field(ByteSize(4 << 20), ge=1024, le=1 << 30)
+    max_message_bytes: ByteSize = Field(ByteSize(16 << 20), ge=1024, le=1 << 30)
     """A larger WebSocket message closes its connection with 1009."""
     message_rate: float = Field(2000, ge=10)
     """Messages a second of one connection. Above it, reading from that connection pauses."""

@@ -11,9 +11,11 @@ from aiohttp.typedefs import Handler
 from duplex.config import ServeConfig
 from duplex.runtime import Runtime
 from engine.api import EngineUnavailable
+from web.chat import chat_socket
 from web.context import CLIENT, CONTEXT, Context
 from web.errors import ApiError, shape_errors
-from web.operators import health, metrics, models, ready
+from web.operators import health, metrics, models, ready, voices
+from web.raw import raw_socket
 from web.realtime import duplex_socket, realtime_socket
 
 _OPEN = frozenset(("/", "/health", "/ready"))
@@ -33,6 +35,9 @@ def build_app(config: ServeConfig, runtime: Runtime) -> web.Application:
             web.get("/ready", ready),
             web.get("/metrics", metrics),
             web.get("/v1/models", models),
+            web.get("/v1/audio/voices", voices),
+            web.get("/v1/audio/duplex", raw_socket, allow_head=False),
+            web.get("/api/chat", chat_socket, allow_head=False),
             web.get("/v1/realtime", realtime_socket, allow_head=False),
             web.get("/v1/duplex", duplex_socket, allow_head=False),
         ]

@@ -19,7 +19,8 @@ from duplex.commands import AckEvent, AppendAudio, Command
 from duplex.errors import SessionError, internal_error
 from duplex.events import Event, SessionClosed
 from duplex.session import Session
-from duplex.wire.realtime import close_code
+from duplex.wire.close_codes import close_code
+from duplex.wire.frames import Binary
 from web.context import Context
 from web.limits import TokenBucket, WriteDeadline
 
@@ -40,12 +41,12 @@ _FORGIVEN = 100
 class Wire(Protocol):
     """A wire protocol: messages to commands, events to messages."""
 
-    def parse(self, data: bytes) -> Command:
-        """What a message asks for. Raises SessionError."""
+    def parse(self, data: bytes, *, binary: bool) -> Command | None:
+        """What a message asks for, if anything. Raises SessionError."""
         ...
 
     def render(self, event: Event) -> Sequence[bytes]:
-        """The messages that tell of an event."""
+        """The messages that tell of an event; `Binary` ones go in binary frames."""
         ...
 
 
@@ -121,6 +122,10 @@ class Connection:
         """The next event to tell the client of; None at the end."""
         return await self._session.outbox.get()
 
+    async def _tell(self, event: Event) -> None:
+        """Sends the messages that tell of an event."""
+        await self._send(self._render(event))
+
     def _render(self, event: Event) -> Sequence[bytes]:
         return self._wire.render(event)
 
@@ -144,13 +149,15 @@ class Connection:
     async def _carry_out(self, data: bytes, *, binary: bool) -> bool:
         """Carries out one message; False if the client has gone too far."""
         try:
-            if binary:
-                raise SessionError("invalid_json", "Messages are JSON in text frames, not binary.")
-            command = self._wire.parse(data)
+            command = self._wire.parse(data, binary=binary)
         except SessionError as error:
+            if error.fatal:
+                return self._expel(error, error.code)
             if not self._control.take(self._clock.now()):
                 return self._refuse(error.event_id)
             self._session.fail(error)
+            return True
+        if command is None:
             return True
         unlimited = type(command) is AppendAudio or type(command) is AckEvent
         if not unlimited and not self._control.take(self._clock.now()):
@@ -169,15 +176,19 @@ class Connection:
         if self._forgiven.take(self._clock.now()):
             self._session.fail(error)
             return True
+        return self._expel(error, "rate_limit")
+
+    def _expel(self, error: SessionError, reason: str) -> bool:
+        """The client can't stay."""
         self._close_code = WSCloseCode.POLICY_VIOLATION
-        self._session.abort(error, "rate_limit")
+        self._session.abort(error, reason)
         return False
 
     async def _write(self) -> None:
         """Sends the session's events until there are no more, or nobody to take them."""
         try:
             while (event := await self._next()) is not None:
-                await self._send(self._render(event))
+                await self._tell(event)
                 if type(event) is SessionClosed and self._close_code is None:
                     self._close_code = close_code(event.reason)
         except (ClientConnectionError, ConnectionError):
@@ -187,7 +198,7 @@ class Connection:
         counters, deadline, send = self._counters, self._deadline, self._socket.send_frame
         for message in messages:
             deadline.begin()
-            await send(message, WSMsgType.TEXT)
+            await send(message, frame_type(message))
             counters.messages_out += 1
             counters.bytes_out += len(message)
         deadline.end()
@@ -210,6 +221,11 @@ class Connection:
                 await self._socket.close(code=self._close_code or WSCloseCode.OK)
         if self._transport.get_write_buffer_size():
             self._transport.abort()  # else what it doesn't take would wait for minutes
+
+
+def frame_type(message: bytes) -> Literal[WSMsgType.TEXT, WSMsgType.BINARY]:
+    """The frame that a message goes in."""
+    return WSMsgType.BINARY if type(message) is Binary else WSMsgType.TEXT
 
 
 async def cancel(task: asyncio.Task[None]) -> None:

@@ -26,6 +26,8 @@ class WebCounters:
     """Times that reading paused because messages came too fast."""
     stalled_writes: int = 0
     """Connections ended because they took nothing for the write timeout."""
+    early_samples: int = 0
+    """Samples of audio that came before their session was ready, and were dropped."""
     refused: Counter[str] = field(default_factory=Counter)
     """Requests refused before they reached a session, by error code."""
 

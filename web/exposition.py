@@ -119,6 +119,7 @@ def _sockets(context: Context) -> Iterator[Metric]:
     )
     yield _counter("paused_reads", "Reads paused by the message rate.", counters.paused_reads)
     yield _counter("stalled_writes", "Connections that took nothing.", counters.stalled_writes)
+    yield _counter("samples_early", "Audio before its session was ready.", counters.early_samples)
     yield _labelled(
         CounterMetricFamily, "requests_refused", "Refused at the door.", "code", counters.refused
     )

@@ -52,6 +52,23 @@ class ModelList(msgspec.Struct, frozen=True):
     data: tuple[ModelCard, ...]
 
 
+class VoiceCard(msgspec.Struct, frozen=True):
+    """A voice in a list. `id` and `name` are what sessions call it."""
+
+    id: str
+    object: str
+    name: str
+    default: bool
+
+
+class VoiceList(msgspec.Struct, frozen=True):
+    """The voices, shaped as OpenAI's lists are. `default` is the one that sessions get unasked."""
+
+    object: str
+    data: tuple[VoiceCard, ...]
+    default: str | None
+
+
 async def health(request: web.Request) -> web.Response:
     """`GET /health`: 200 as long as the process lives."""
     uptime_s = time.monotonic() - request.app[CONTEXT].started_at
@@ -80,6 +97,13 @@ async def models(request: web.Request) -> web.Response:
             ModelCard(context.runtime.spec.model, "model", context.created, "duplex-media-server"),
         )
     return _json(ModelList("list", cards))
+
+
+async def voices(request: web.Request) -> web.Response:
+    """`GET /v1/audio/voices`: the model's voices; none for a model that has one of its own."""
+    spec = request.app[CONTEXT].runtime.spec
+    cards = (VoiceCard(name, "voice", name, name == spec.default_voice) for name in spec.voices)
+    return _json(VoiceList("list", tuple(cards), spec.default_voice))
 
 
 async def metrics(request: web.Request) -> web.Response:

@@ -2,28 +2,23 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
-import socket as sockets
 
-from aiohttp import WSCloseCode, WSMsgType, hdrs, web
+from aiohttp import web
 
 from duplex.errors import SessionError
-from duplex.events import Failed
 from duplex.ids import new_id
 from duplex.session import Mode
 from duplex.settings import Settings, Substitution
 from duplex.turns import TurnDetection
 from duplex.wire.realtime import RealtimeWire, dialect_of
-from web.auth import SUBPROTOCOL
-from web.connection import CLOSE_S, Connection, Socket
+from web.connection import Connection
 from web.context import CLIENT, CONTEXT, Context
 from web.errors import ApiError
 from web.resumable import ResumableConnection
+from web.sockets import refuse, upgrade
 
 _SESSION_ID = re.compile(r"[A-Za-z0-9_.-]{1,128}")
-_SEND_BUFFER = 1 << 18
-"""Bytes that the kernel holds for one client: seconds of its audio, not minutes."""
 
 
 async def realtime_socket(request: web.Request) -> web.StreamResponse:
@@ -45,16 +40,13 @@ async def _serve(request: web.Request, mode: Mode, *, autostart: bool) -> web.St
     with context.connections.hold(client):
         session_id = _session_id(request, context)
         wire = _wire(request, context, session_id, mode)
-        socket = _socket(request, context)
-        await socket.prepare(request)
-        transport = request.transport
+        socket, transport = await upgrade(request)
         if transport is None:
             return socket
-        _limit_send_buffer(transport)
         try:
             session = runtime.create_session(session_id, _settings(context, mode), mode)
         except SessionError as error:
-            await _refuse(socket, wire, error)
+            await refuse(context, socket, wire, error)
             return socket
         asked, served = request.query.get("model"), runtime.spec.model
         if asked and asked != served:
@@ -103,36 +95,3 @@ def _settings(context: Context, mode: Mode) -> Settings:
         turn_detection=TurnDetection(),
         overlap_policy="barge_in_on_speech",
     )
-
-
-def _socket(request: web.Request, context: Context) -> Socket:
-    """A socket that can be prepared. Raises ApiError 426 for a request that is no upgrade."""
-    config = context.config
-    socket: Socket = web.WebSocketResponse(
-        protocols=(SUBPROTOCOL,),
-        compress=False,  # deflate costs more than the whole rest of a frame's way
-        decode_text=False,
-        heartbeat=config.heartbeat_s,
-        max_msg_size=int(config.max_message_bytes),
-        timeout=CLOSE_S,
-    )
-    if not socket.can_prepare(request):
-        raise ApiError(
-            426,
-            "upgrade_required",
-            f"{request.path} is a WebSocket endpoint.",
-            headers={hdrs.UPGRADE: "websocket"},
-        )
-    return socket
-
-
-def _limit_send_buffer(transport: asyncio.Transport) -> None:
-    raw = transport.get_extra_info("socket")
-    raw.setsockopt(sockets.SOL_SOCKET, sockets.SO_SNDBUF, _SEND_BUFFER)
-
-
-async def _refuse(socket: Socket, wire: RealtimeWire, error: SessionError) -> None:
-    """Says why there is no session; the code tells clients to come again later."""
-    for message in wire.render(Failed(error=error)):
-        await socket.send_frame(message, WSMsgType.TEXT)
-    await socket.close(code=WSCloseCode.TRY_AGAIN_LATER)

@@ -12,23 +12,6 @@ from duplex.wire.renderer import Renderer
 from duplex.wire.session_writer import Dialect
 from engine.api import EngineSpec
 
-_CLOSE_CODES = {
-    "client_close": 1000,
-    "disconnected": 1000,
-    "idle_timeout": 1000,
-    "resource_exhausted": 1013,
-    "server_shutdown": 1012,
-    "slow_reader": 1008,
-    "resume_expired": 1000,
-    "resync_required": 1000,
-    "yielded": 1013,
-}
-
-
-def close_code(reason: str) -> int:
-    """The WebSocket close code for the reason a session ended with."""
-    return _CLOSE_CODES.get(reason, 1011)
-
 
 def dialect_of(query: str | None, beta_header: str | None) -> Dialect:
     """The dialect of server events: `?dialect=`, else the `OpenAI-Beta` header, else GA.
@@ -66,8 +49,10 @@ class RealtimeWire:
         """Number of the last message rendered."""
         return self._renderer.seq
 
-    def parse(self, data: bytes | str) -> Command:
+    def parse(self, data: bytes | str, *, binary: bool = False) -> Command:
         """A client message as a command. Raises SessionError, with the client's event id."""
+        if binary:
+            raise SessionError("invalid_json", "Messages are JSON in text frames, not binary.")
         return self._parser.parse(data)
 
     def render(self, event: Event) -> list[bytes]:

@@ -140,7 +140,8 @@ def _output_rate(reader: Reader, path: str, value: object) -> None:
 
 
 def _modalities(reader: Reader, path: str, value: object) -> None:
-    if not isinstance(value, list) or not value or not set(value) <= {"audio", "text"}:
+    known = ("audio", "text")
+    if not isinstance(value, list) or not value or any(item not in known for item in value):
         refuse(path, f'{path} must be ["audio"], ["text"] or both.')
     reader.patch["output_text_only"] = "audio" not in value
 

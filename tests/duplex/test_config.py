@@ -23,7 +23,7 @@ def load(options=None, *, file=None, **environ):
 def test_defaults():
     config = load()
     assert (config.model, config.host, config.port) == (DEFAULT_MODEL, "127.0.0.1", 8091)
-    assert config.max_message_bytes == 4 << 20
+    assert config.max_message_bytes == 16 << 20
 
 
 def test_command_line_before_environment_before_file_before_defaults(tmp_path):

@@ -11,7 +11,8 @@ from duplex.conversation import Item, Part
 from duplex.errors import SessionError
 from duplex.fence import Fence
 from duplex.settings import Capabilities, Settings, Substitution
-from duplex.wire.realtime import RealtimeWire, close_code, dialect_of
+from duplex.wire.close_codes import close_code
+from duplex.wire.realtime import RealtimeWire, dialect_of
 from engine.api import EngineSpec, Timings
 from media.formats import AudioFormat, decode
 

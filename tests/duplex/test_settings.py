@@ -180,6 +180,7 @@ def test_what_is_off_here_is_substituted():
             "session.turn_detection.mood",
         ),
         ({"colour": "red"}, "unknown_parameter", "session.colour"),
+        ({"modalities": [[]]}, "invalid_value", "session.modalities"),
         ({"audio": {"input": {"gain": 3}}}, "unknown_parameter", "session.audio.input.gain"),
         ({"instructions": "x" * 20_001}, "invalid_value", "session.instructions"),
     ],

@@ -1,0 +1,56 @@
+"""WebSockets as every wire needs them: upgraded and bounded, or refused with a reason."""
+
+from __future__ import annotations
+
+import asyncio
+import socket as sockets
+
+from aiohttp import WSCloseCode, hdrs, web
+
+from duplex.errors import SessionError
+from duplex.events import Failed
+from web.auth import SUBPROTOCOL
+from web.connection import CLOSE_S, Socket, Wire, frame_type
+from web.context import CONTEXT, Context
+from web.errors import ApiError
+
+_SEND_BUFFER = 1 << 18
+"""Bytes that the kernel holds for one client: seconds of its audio, not minutes."""
+
+
+async def upgrade(request: web.Request) -> tuple[Socket, asyncio.Transport | None]:
+    """The socket of a request, and its transport if the client is still there.
+
+    Raises ApiError 426 for a request that is no upgrade.
+    """
+    config = request.app[CONTEXT].config
+    socket: Socket = web.WebSocketResponse(
+        protocols=(SUBPROTOCOL,),
+        compress=False,  # deflate costs more than the whole rest of a frame's way
+        decode_text=False,
+        heartbeat=config.heartbeat_s,
+        max_msg_size=int(config.max_message_bytes),
+        timeout=CLOSE_S,
+    )
+    if not socket.can_prepare(request):
+        raise ApiError(
+            426,
+            "upgrade_required",
+            f"{request.path} is a WebSocket endpoint.",
+            headers={hdrs.UPGRADE: "websocket"},
+        )
+    await socket.prepare(request)
+    transport = request.transport
+    if transport is not None:
+        raw = transport.get_extra_info("socket")
+        raw.setsockopt(sockets.SOL_SOCKET, sockets.SO_SNDBUF, _SEND_BUFFER)
+    return socket, transport
+
+
+async def refuse(context: Context, socket: Socket, wire: Wire, error: SessionError) -> None:
+    """Says why there is no session; the code tells clients whether to come again later."""
+    context.counters.refused[error.code] += 1
+    for message in wire.render(Failed(error=error)):
+        await socket.send_frame(message, frame_type(message))
+    theirs = error.type == "invalid_request_error"
+    await socket.close(code=WSCloseCode.POLICY_VIOLATION if theirs else WSCloseCode.TRY_AGAIN_LATER)
