@@ -14,6 +14,9 @@ if TYPE_CHECKING:
     from duplex.config import ServeConfig
     from web.server import Server
 
+_OTHER_DESCRIPTORS = 256
+"""Open files beside the callers' sockets, generously."""
+
 
 def serve(
     model: Annotated[
@@ -97,26 +100,34 @@ def serve(
 def _run_server(config: ServeConfig) -> None:
     import asyncio
     import logging
-    import sys
+
+    from uvloop import new_event_loop
 
     from duplex.runtime import Runtime
     from engine.api import EngineError
     from engine.child import ChildEngine
     from web.server import ListenError, serve
 
-    if sys.platform == "win32":
-        from asyncio import new_event_loop
-    else:
-        from uvloop import new_event_loop
     logging.basicConfig(
         level=config.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s"
     )
+    _allow_descriptors(config.max_connections + _OTHER_DESCRIPTORS)
     runtime = Runtime(ChildEngine(config.engine()), resume_grace_s=config.resume_grace_s)
     try:
         with asyncio.Runner(loop_factory=new_event_loop) as runner:
             runner.run(serve(config, runtime, _announce))
     except (EngineError, ListenError) as error:
         fail(str(error))
+
+
+def _allow_descriptors(count: int) -> None:
+    """Raises this process's own limit of open files, as far as it may: a socket is one."""
+    import resource
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    allowed = count if hard == resource.RLIM_INFINITY else min(count, hard)
+    if soft != resource.RLIM_INFINITY and soft < allowed:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
 
 
 def _announce(server: Server) -> None:
