@@ -15,7 +15,7 @@ from typing import Final
 from engine.api import EngineError
 
 MAX_BYTES: Final = 512 << 20
-"""Unpacked size of a whole archive; the published one has about 100 MB."""
+"""Unpacked size of a whole archive."""
 MAX_MEMBERS: Final = 4096
 
 

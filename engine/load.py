@@ -10,6 +10,7 @@ import torch
 from engine.api import EngineConfig, EngineError
 from engine.directory import ModelDirectory
 from engine.lm.model import RQTransformer
+from engine.memory import check_weights
 from engine.mimi.codec import Mimi
 from engine.prompter import Prompter
 from engine.rq import RQModel
@@ -50,6 +51,7 @@ def load_model(directory: ModelDirectory, config: EngineConfig) -> RQModel:
     tokenizer = Tokenizer(directory.tokenizer, lm_config.text_card)
     mimi = Mimi.load(directory.mimi, mimi_config, books=lm_config.books, device=device)
     dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
+    check_weights(directory.lm, dtype, device)
     lm = RQTransformer.load(directory.lm, lm_config, device=device, dtype=dtype)
     return RQModel(
         directory.name,

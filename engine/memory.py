@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+from math import prod
 from pathlib import Path
 
 import torch
+from safetensors import SafetensorError, safe_open
 
 from engine.api import EngineError
 
@@ -29,6 +31,23 @@ def free_bytes(device: torch.device) -> int:
     if limit.exists() and (most := limit.read_text().strip()) != "max":
         free = min(free, int(most) - int(used.read_text()))
     return max(free, 0)
+
+
+def check_weights(path: Path, dtype: torch.dtype, device: torch.device) -> None:
+    """Raises EngineError if a checkpoint's tensors, all of them in `dtype`, need more than is free.
+
+    A checkpoint that can't be read isn't judged here.
+    """
+    try:
+        with safe_open(str(path), framework="pt") as file:
+            count = sum(prod(file.get_slice(name).get_shape()) for name in file.keys())  # noqa: SIM118
+    except (OSError, SafetensorError):
+        return
+    need, free = count * dtype.itemsize, free_bytes(device)
+    if need > free:
+        raise EngineError(
+            f"{path}: {dtype} weights need {_size(need)} on {device}, but {_size(free)} is free"
+        )
 
 
 def check_slots(slots: int, slot_bytes: int, device: torch.device) -> None:

@@ -9,6 +9,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from engine import memory
 from engine.api import EngineConfig, EngineError
 from engine.directory import read_directory
 from engine.load import choose_device, load_model
@@ -44,6 +45,14 @@ def test_a_tensor_that_is_missing_is_named(tiny_copy: Path) -> None:
     del weights["out_norm.alpha"]
     save_file(weights, path)
     with pytest.raises(EngineError, match=r"model\.safetensors: missing tensor out_norm\.alpha"):
+        load(tiny_copy)
+
+
+def test_weights_that_dont_fit_are_refused_before_they_are_read(
+    tiny_copy: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(memory, "free_bytes", lambda device: 1_000_000)
+    with pytest.raises(EngineError, match=r"weights need .* MB on cpu, but 1.00 MB is free"):
         load(tiny_copy)
 
 

@@ -7,10 +7,11 @@ from pathlib import Path
 import psutil
 import pytest
 import torch
+from safetensors.torch import save_file
 
 from engine import memory
 from engine.api import EngineError
-from engine.memory import check_slots, free_bytes
+from engine.memory import check_slots, check_weights, free_bytes
 
 CPU = torch.device("cpu")
 
@@ -36,3 +37,14 @@ def test_too_many_slots_are_told_how_many_fit(monkeypatch: pytest.MonkeyPatch) -
     check_slots(3, 1_000_000_000, CPU)
     with pytest.raises(EngineError, match=r"4 slots need 4.00 GB .*3.50 GB is free: at most 3 fit"):
         check_slots(4, 1_000_000_000, CPU)
+
+
+def test_weights_must_fit_in_the_type_they_are_loaded_in(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "model.safetensors"
+    save_file({"a": torch.zeros(3, 1000, dtype=torch.bfloat16), "b": torch.zeros(7)}, path)
+    monkeypatch.setattr(memory, "free_bytes", lambda device: 12_027)
+    check_weights(path, torch.bfloat16, CPU)
+    with pytest.raises(EngineError, match=r"safetensors: torch.float32 .* 0.01 MB is free"):
+        check_weights(path, torch.float32, CPU)

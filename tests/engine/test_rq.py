@@ -327,9 +327,9 @@ def test_the_limits_themselves_can_be_taken(ready: LockstepModel) -> None:
 
 
 def test_more_slots_than_memory_are_refused(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(memory, "free_bytes", lambda device: 2_500_000)
-    with pytest.raises(EngineError, match=r"3 slots need .* at most 2 fit"):
-        build(tiny)
+    monkeypatch.setattr(memory, "free_bytes", lambda device: 8_000_000)
+    with pytest.raises(EngineError, match=r"20 slots need .* 8\.00 MB is free: at most 7 fit"):
+        build_model(EngineConfig(model=str(tiny), slots=20, device="cpu"))
 
 
 def test_sound_stays_in_range(tiny_copy: Path) -> None:
