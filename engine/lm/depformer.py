@@ -29,7 +29,7 @@ class Depformer:
         [n, books] int64, below 0 where a code is to be drawn, or None. Returns [n, books] int64.
         """
         steps = self._weights.steps
-        inputs = (h @ self._weights.depth_in).view(len(h), -1, self._dim).unbind(1)
+        inputs = torch.mm(h, self._weights.depth_in).view(len(h), -1, self._dim).unbind(1)
         layers = [self._memory(h) for _ in steps[0].layers]
         previous = text
         codes: list[Tensor] = []
@@ -40,7 +40,7 @@ class Depformer:
                 feed_forward(layer, x, self._norm(x))
             if self._head_norm is not None:
                 x = self._head_norm(x)
-            previous = draw.audio(book, x @ step.head)
+            previous = draw.audio(book, torch.mm(x, step.head))
             if forced is not None:
                 previous = torch.where(forced[:, book] < 0, previous, forced[:, book])
             codes.append(previous)

@@ -29,5 +29,5 @@ class RMSNorm:
 
 def feed_forward(layer: Layer, x: Tensor, normed: Tensor) -> None:
     """Adds the gated feed-forward of `normed` to `x`, in place. Both are [n, d]."""
-    passed, gated = (normed @ layer.gate).chunk(2, dim=-1)
+    passed, gated = torch.mm(normed, layer.gate).chunk(2, dim=-1)
     x.addmm_(F.silu(passed).mul_(gated), layer.down)

@@ -93,7 +93,7 @@ class RQTransformer:
         span = state.ring.span(rows, calls, 1, seen)
         h = self._temporal(state.ring, span, self._temporal.embed(column))
         draw = state.sampling.draw(rows, calls)
-        text = draw.text(h @ self.weights.text_head)
+        text = draw.text(torch.mm(h, self.weights.text_head))
         if forced is not None:
             text = torch.where(forced[:, 0] < 0, text, forced[:, 0])
         codes = self._depformer(h, text, draw, None if forced is None else forced[:, 1:])

@@ -35,7 +35,7 @@ class Temporal:
         turn = rotation(span.positions, self._frequencies)
         shape = (*span.positions.shape, *self._split)
         for index, layer in enumerate(self._weights.layers):
-            qkv = (self._norm(x) @ layer.qkv).view(shape)
+            qkv = torch.mm(self._norm(x), layer.qkv).view(shape)
             turned = qkv[:, :, :2]
             turned.copy_(rotate(turned.flatten(2, 3), turn).view_as(turned))
             heard = ring.attend(index, span, qkv[:, :, 0], qkv[:, :, 1:])

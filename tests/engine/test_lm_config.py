@@ -33,8 +33,10 @@ def test_goldens_are_read() -> None:
 
 
 def test_a_ratio_of_exactly_four_is_gated_by_21_eighths() -> None:
-    config = replace(TINY, hidden_scale=4, depformer_dim_feedforward=32)
-    assert (config.hidden, config.depformer_hidden) == (42, 21)
+    config = replace(TINY, hidden_scale=4, dim=32, depformer_dim=24)
+    assert (config.hidden, config.depformer_hidden) == (84, 63)
+    config = replace(config, depformer_dim_feedforward=97)
+    assert config.depformer_hidden == 64
 
 
 def test_what_kyutai_s_configs_carry_besides() -> None:

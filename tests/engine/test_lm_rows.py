@@ -5,6 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from lm_models import TINY, codes, frame, listen, load, tensors, tiny
+from msgspec.structs import replace
 from torch import Tensor
 
 from engine.lm.state import LMState
@@ -138,6 +139,22 @@ def test_the_first_calls_complete_no_frame() -> None:
     step = tiny().step(state, Rows([0, 1]), codes(2))
     assert step.heard.tolist() == [True, True]
     assert (frame(step) >= 0).all()
+
+
+def test_a_frame_is_gathered_from_the_columns_of_its_delays() -> None:
+    config = replace(TINY, delays=(1, 0, 2, 2, 1, 2, 2, 2, 3, *[2] * 8))
+    lm = load(config, tensors(config))
+    state = lm.state(1)
+    state.set_sampling(0, GREEDY)
+    columns: list[list[int]] = [[]]
+    for call, heard in enumerate(codes(15)):
+        step = lm.step(state, Rows([0]), heard[None])
+        columns.append(state.grid.tokens[0, :9, (call + 1) % 5].tolist())
+        assert bool(step.heard) == (call >= 3)
+        if call >= 3:
+            complete = call + 1 - 3
+            expected = [columns[complete + config.delays[channel]][channel] for channel in range(9)]
+            assert frame(step)[0].tolist() == expected
 
 
 def test_the_user_s_first_frame_is_not_seen_and_the_second_is() -> None:

@@ -92,8 +92,25 @@ def test_low_rank_embeddings_equal_their_product() -> None:
     assert torch.equal(tokens(load(low, made)), tokens(load(TINY, whole)))
 
 
-def first_call(config: LMConfig, made: dict[str, Tensor]) -> list[int]:
-    """The tokens of a session's call 0, straight from a split checkpoint, in float64."""
+class GreedyWitness:
+    """Stands where the sampling parameters are: draws greedily, and keeps the logits."""
+
+    def __init__(self) -> None:
+        self.logits: list[Tensor] = []
+
+    def draw(self, rows: Rows, calls: Tensor) -> "GreedyWitness":
+        return self
+
+    def text(self, logits: Tensor) -> Tensor:
+        self.logits.append(logits[0])
+        return logits.argmax(-1)
+
+    def audio(self, book: int, logits: Tensor) -> Tensor:
+        return self.text(logits)
+
+
+def first_call(config: LMConfig, made: dict[str, Tensor]) -> list[Tensor]:
+    """The logits of a greedy session's call 0, from a split checkpoint, in float64."""
     weights = {name.removesuffix(".weight"): tensor.double() for name, tensor in made.items()}
 
     def norm(name: str, x: Tensor) -> Tensor:
@@ -123,19 +140,19 @@ def first_call(config: LMConfig, made: dict[str, Tensor]) -> list[int]:
         # At position 0 a rotation is none.
         x = layer(f"transformer.layers.{index}", 0, "gating", x, [], config.num_heads)
     h = norm("out_norm", x)
-    tokens = [int((weights["text_linear"] @ h).argmax())]
+    logits = [weights["text_linear"] @ h]
     pasts: list[list[Tensor]] = [[] for _ in range(config.depformer_num_layers)]
     for book in range(config.books):
         part = config.schedule[book]
         name = f"depformer_emb.{book - 1}" if book else "depformer_text_emb"
-        x = weights[f"depformer_in.{part}"] @ h + embed(name, tokens[-1])
+        x = weights[f"depformer_in.{part}"] @ h + embed(name, int(logits[-1].argmax()))
         for index, past in enumerate(pasts):
             name = f"depformer.layers.{index}"
             x = layer(name, part, f"gating.{part}", x, past, config.depformer_num_heads)
         if config.depformer_norm is not None:
             x = norm(f"depformer_norms.{book}", x)
-        tokens.append(int((weights[f"linears.{book}"] @ x).argmax()))
-    return tokens
+        logits.append(weights[f"linears.{book}"] @ x)
+    return logits
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -153,10 +170,14 @@ def test_first_call_equals_the_formulas(options: dict[str, object], seed: int) -
     config = replace(TINY, **options)
     made = tensors(config, seed)
     lm = load(config, made)
-    state = lm.state(1)
-    state.set_sampling(0, GREEDY)
+    state, witness = lm.state(1), GreedyWitness()
+    state.sampling = witness
     lm.step(state, Rows([0]), codes(1))
-    assert state.grid.tokens[0, :9, 1].tolist() == first_call(config, made)
+    expected = first_call(config, made)
+    for got, logits in zip(witness.logits, expected, strict=True):
+        torch.testing.assert_close(got.double(), logits, atol=1e-4, rtol=1e-4)
+    made_tokens = state.grid.tokens[0, :9, 1].tolist()
+    assert made_tokens == [int(logits.argmax()) for logits in expected]
 
 
 @pytest.mark.parametrize(

@@ -85,8 +85,8 @@ def prefix(size: int) -> Prefix:
 
 @settings(deadline=None, max_examples=200)
 @given(
-    bound=st.integers(0, 30),
-    uses=st.lists(st.tuples(st.booleans(), st.integers(0, 5), st.integers(1, 12)), max_size=40),
+    bound=st.integers(0, 9),
+    uses=st.lists(st.tuples(st.booleans(), st.integers(0, 4), st.integers(1, 4)), max_size=40),
 )
 def test_it_holds_the_most_recent_that_fit(bound: int, uses: list[tuple[bool, int, int]]) -> None:
     prefixes = PrefixCache(bound)

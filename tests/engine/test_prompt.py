@@ -189,6 +189,16 @@ def test_a_saved_voice_equals_its_codes() -> None:
     torch.testing.assert_close(embedded, saved.embeddings, atol=1e-5, rtol=1e-5)
 
 
+def test_the_user_of_a_saved_voice_s_last_frame_is_the_sine() -> None:
+    lm, _, voice = saved_voice()
+    cache = voice.cache.clone()
+    cache[9:] = 77
+    columns = build_prompt(lm.config, SavedVoice(voice.embeddings, cache), [5]).columns
+    sine = lm.config.prompt.user_codes
+    assert columns[0, 9:].tolist() == [sine[0], *[77] * 7]
+    assert columns[1, 9:].tolist() == list(sine)
+
+
 def test_a_saved_voice_without_anything_after_it() -> None:
     lm, spoken, voice = saved_voice()
     config = replace(lm.config, prompt=replace(lm.config.prompt, silence_frames=0))
