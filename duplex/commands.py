@@ -6,7 +6,7 @@ import msgspec
 
 from duplex.conversation import Item
 from duplex.settings import SettingsPatch, Substitution
-from media.formats import AudioFormat
+from media.formats import AudioFormat, Pcm
 
 
 class Command(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -28,6 +28,14 @@ class AppendAudio(Command, frozen=True, kw_only=True, gc=False):
     audio: bytes
     format: AudioFormat | None = None
     rate: int | None = None
+
+
+class AppendPcm(Command, frozen=True, kw_only=True, gc=False):
+    """A chunk of the caller's audio that its transport has decoded, of any length."""
+
+    pcm: Pcm
+    rate: int
+    """Samples a second."""
 
 
 class CommitInput(Command, frozen=True, kw_only=True, gc=False):

@@ -144,6 +144,18 @@ class PlaybackAcknowledged(Event, frozen=True, kw_only=True):
     committed_ms: float
 
 
+class OutputStarted(Event, frozen=True, kw_only=True):
+    """The response's audio begins to be played: its transport has taken the first of it."""
+
+    response_id: str
+
+
+class OutputStopped(Event, frozen=True, kw_only=True):
+    """The response is over, and its transport has sent all of its audio."""
+
+    response_id: str
+
+
 class OutputCleared(Event, frozen=True, kw_only=True):
     """What was queued for playback is dropped."""
 

@@ -119,9 +119,14 @@ class Runtime:
         return True
 
     def create_session(
-        self, session_id: str, settings: Settings, mode: Mode = Mode.DUPLEX
+        self,
+        session_id: str,
+        settings: Settings,
+        mode: Mode = Mode.DUPLEX,
+        *,
+        paced: bool = False,
     ) -> Session:
-        """A new session, without a slot yet. Raises SessionError while draining."""
+        """A new session, without a slot yet; see `Session`. Raises SessionError while draining."""
         if self.draining:
             self.metrics.refused["draining"] += 1
             raise SessionError(
@@ -130,7 +135,7 @@ class Runtime:
                 type="server_error",
                 fatal=True,
             )
-        session = Session(self, session_id, settings, mode)
+        session = Session(self, session_id, settings, mode, paced=paced)
         self.sessions[session_id] = session
         return session
 

@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from duplex.commands import AppendAudio, Command
+from duplex.commands import AppendAudio, AppendPcm, Command
 from duplex.conversation import Conversation
 from duplex.errors import SessionError, internal_error
 from duplex.events import Event, Failed, SessionClosed, SessionCreated, SessionExpired
@@ -69,8 +69,17 @@ class Session:
     """One conversation. Its owner reads `outbox` and calls `handle` for one command at a time."""
 
     def __init__(
-        self, runtime: Runtime, session_id: str, settings: Settings, mode: Mode = Mode.DUPLEX
+        self,
+        runtime: Runtime,
+        session_id: str,
+        settings: Settings,
+        mode: Mode = Mode.DUPLEX,
+        *,
+        paced: bool = False,
     ) -> None:
+        """`paced`: its transport gives audio in real time whatever the caller does, silence
+        included, so that nobody has to keep time here.
+        """
         spec = runtime.spec
         self.id = session_id
         self.mode = mode
@@ -85,11 +94,14 @@ class Session:
         )
         self.on_broken: Callable[[], None] = _nothing
         """Called when the connection should be cut: its reader doesn't read."""
+        self.on_interrupt: Callable[[], None] = _nothing
+        """Called when the transport should take back what it has not sent of the agent's audio."""
         self.substitutions: dict[str, Substitution] = {}
         self.resume_token: str | None = None
         """What the client needs to take the session to another socket; None: it can't."""
         self.attachment_generation = 0
         self.runtime = runtime
+        self._paced = paced
         self.frame_ms = 1000 * spec.frame_s
         silence_frames = round(_AGENT_SILENCE_S / spec.frame_s)
         self.responses: Responses = (
@@ -138,7 +150,7 @@ class Session:
         if self.state in (State.CLOSING, State.CLOSED):
             return
         try:
-            if type(command) is AppendAudio:
+            if type(command) is AppendAudio or type(command) is AppendPcm:
                 await self._append(command)
             else:
                 await carry_out(self, command)
@@ -190,6 +202,7 @@ class Session:
         self.fence = self.fence.barge_in()
         self.runtime.metrics.flushed_frames += self.outbox.flush(self.fence)
         self.responses.interrupt(reason)
+        self.on_interrupt()
 
     def turn_ended(self) -> None:
         """The user's turn was committed."""
@@ -238,19 +251,19 @@ class Session:
             self.input = self._new_input()
         self._keep_time()
 
-    async def _append(self, command: AppendAudio) -> None:
+    async def _append(self, command: AppendAudio | AppendPcm) -> None:
         settings = self.settings
         if self._lease is None:
             await self.open(settings)
             self.start()
         before, rate = self.input.samples_in, command.rate or settings.input_rate
+        now = self.runtime.clock.now()
         try:
-            frames = self.input.push(
-                command.audio,
-                command.format or settings.input_format,
-                rate,
-                self.runtime.clock.now(),
-            )
+            if isinstance(command, AppendPcm):
+                frames = self.input.push_pcm(command.pcm, rate, now)
+            else:
+                audio_format = command.format or settings.input_format
+                frames = self.input.push(command.audio, audio_format, rate, now)
         except BadAudio as error:
             raise SessionError("bad_audio", str(error), param="audio") from error
         self.user.sent(1000 * (self.input.samples_in - before) / rate)
@@ -282,15 +295,15 @@ class Session:
             return True
         if len(self._fed_at) >= self.runtime.spec.max_in_flight:
             return False
-        paced = self.state is State.LIVE and not self.input.server_clocked
-        return not paced or self.outbox.audio < _UNREAD_FRAMES
+        at_leisure = self._paced or self.input.server_clocked or self.state is not State.LIVE
+        return at_leisure or self.outbox.audio < _UNREAD_FRAMES
 
     def _new_input(self) -> InputClock:
         spec = self.runtime.spec
         return InputClock(
             spec.frame_size,
             spec.sample_rate,
-            server_clocked=self.settings.input_clock == "server",
+            server_clocked=self.settings.input_clock == "server" and not self._paced,
         )
 
     def _keep_time(self) -> None:

@@ -66,6 +66,10 @@ class EngineSpec(msgspec.Struct, frozen=True, kw_only=True):
     """Takes seed, temperatures and top-k."""
     video: bool = False
     """Takes images with a frame."""
+    about: str = ""
+    """What the model can do, in a sentence or two for the person who will talk to it."""
+    examples: tuple[str, ...] = ()
+    """Sentences to say to it."""
     device: str = "cpu"
     step_mode: str = "ready"
     """"ready", or "fixed": bit-identical output for a session whoever shares the batch."""

@@ -84,6 +84,8 @@ class EngineCore:
             voice_audio=known.voice_audio,
             text=known.text,
             sampling=known.sampling,
+            about=known.about,
+            examples=known.examples,
             device=known.device,
             step_mode=step_mode,
             weight_bytes=known.weight_bytes,

@@ -32,6 +32,9 @@ class EchoModel:
             sample_rate=SAMPLE_RATE,
             frame_size=FRAME_SIZE,
             startup_frames=delay_frames,
+            about="Says back everything you say, as soon as it has heard it. No model at all: it "
+            "shows what the line between you and the server does to a voice.",
+            examples=("Hello, can you hear me?", "One, two, three, testing."),
             slots=slots,
             slot_bytes=(self._held.nbytes + self._count.nbytes) // slots,
         )

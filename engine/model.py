@@ -26,6 +26,8 @@ class ModelSpec(msgspec.Struct, frozen=True, kw_only=True):
     text: bool = False
     sampling: bool = False
     video: bool = False
+    about: str = ""
+    examples: tuple[str, ...] = ()
     device: str = "cpu"
     weight_bytes: int = 0
     slot_bytes: int = 0

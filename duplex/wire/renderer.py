@@ -208,6 +208,10 @@ class Renderer:
                     "audio_end_ms": round(event.audio_end_ms),
                 }
                 yield "conversation.item.truncated", fields
+            case events.OutputStarted():
+                yield "output_audio_buffer.started", {"response_id": event.response_id}
+            case events.OutputStopped():
+                yield "output_audio_buffer.stopped", {"response_id": event.response_id}
             case events.OutputCleared():
                 yield "output_audio_buffer.cleared", {"response_id": event.response_id}
             case events.PlaybackAcknowledged():
