@@ -62,6 +62,10 @@ class ServingConfig(msgspec.Struct, frozen=True, kw_only=True):
     sampling: SamplingConfig = SamplingConfig()
     name: str | None = None
     """For display."""
+    about: str = ""
+    """What the model can do, for people."""
+    examples: tuple[str, ...] = ()
+    """Sentences to say to it."""
     slots: _Positive | None = None
     """Sessions that are served unless the deployment says otherwise."""
     default_voice: str | None = None
@@ -87,6 +91,8 @@ class ModelDirectory(msgspec.Struct, frozen=True, kw_only=True):
 
     path: Path
     name: str
+    about: str
+    examples: tuple[str, ...]
     lm: Path
     mimi: Path
     tokenizer: Path
@@ -145,6 +151,8 @@ def read_directory(path: Path, name: str | None = None) -> ModelDirectory:
     return ModelDirectory(
         path=path,
         name=config.name or name or path.resolve().name,
+        about=config.about,
+        examples=config.examples,
         lm=lm,
         mimi=path / config.mimi_name,
         tokenizer=path / config.tokenizer_name,

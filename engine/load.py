@@ -61,6 +61,8 @@ def load_model(directory: ModelDirectory, config: EngineConfig) -> RQModel:
         _prompter(directory, config, mimi, tokenizer, device),
         sampling=directory.sampling,
         slots=config.slots or directory.slots or SLOTS,
+        about=directory.about,
+        examples=directory.examples,
         step_mode=config.step_mode,
         prefix_cache_bytes=config.prefix_cache_bytes,
         seed=config.seed,

@@ -46,6 +46,8 @@ class RQModel:
         *,
         sampling: Sampling,
         slots: int,
+        about: str = "",
+        examples: tuple[str, ...] = (),
         step_mode: str = "ready",
         prefix_cache_bytes: int = 0,
         seed: int | None = None,
@@ -74,6 +76,8 @@ class RQModel:
             # The calls of a prompt, of which there are always some, are the model's start-up.
             startup_frames=lm.config.max_delay if prompter is None else 0,
             slots=slots,
+            about=about,
+            examples=examples,
             voices=() if prompter is None else prompter.voices.names,
             default_voice=None if prompter is None else prompter.default_voice,
             persona=prompter is not None,

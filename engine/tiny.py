@@ -29,6 +29,8 @@ from engine.rows import Rows
 from engine.tiny_weights import LAST_CONV, Weights, lm_weights, mimi_weights
 
 NAME = "tiny"
+ABOUT = "Random weights: answers whatever it hears with noise, and with a word now and then."
+EXAMPLES = ("Anything at all.",)
 RMS = 0.1
 """About how loud it is: of full scale."""
 CODES_VOICE = "alto"
@@ -122,6 +124,7 @@ def write_tiny(path: Path, seed: int = 0) -> None:
     for name, voice in _voices(config, weights, seed + 2).items():
         save_file(voice, voices / f"{name}.safetensors")
     options: Json = {"name": NAME, "model_type": "personaplex", "default_voice": CODES_VOICE}
+    options |= {"about": ABOUT, "examples": EXAMPLES}
     options |= {"mimi_config": MIMI, **msgspec.structs.asdict(config)}
     (path / CONFIG).write_bytes(msgspec.json.format(msgspec.json.encode(options), indent=2))
 

@@ -42,6 +42,8 @@ def test_without_config_the_tensors_tell_moshi(tmp_path: Path) -> None:
     assert read_directory(make(tmp_path)) == ModelDirectory(
         path=tmp_path,
         name=tmp_path.name,
+        about="",
+        examples=(),
         lm=tmp_path / LM,
         mimi=tmp_path / MIMI,
         tokenizer=tmp_path / TOKENIZER,
@@ -186,6 +188,8 @@ def test_defaults_of_sampling(tmp_path: Path, config: object, expected: Sampling
 def test_what_serving_may_say(tmp_path: Path) -> None:
     make(tmp_path)
     assert read_directory(tmp_path, "someone/model").name == "someone/model"
-    said = {"name": "Shown", "slots": 7, "default_voice": "ada"}
+    said = {"name": "Shown", "slots": 7, "default_voice": "ada", "about": "Counts."}
     found = read_directory(make(tmp_path, said), "someone/model")
     assert {key: getattr(found, key) for key in said} == said
+    found = read_directory(make(tmp_path, {"examples": ["count to ten", "stop"]}))
+    assert found.examples == ("count to ten", "stop")

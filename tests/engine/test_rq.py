@@ -260,6 +260,8 @@ def test_what_a_prompted_model_says_of_itself(ready: LockstepModel, tiny: Path) 
     assert (spec.slots, spec.voices, spec.default_voice) == (SLOTS, ("alto", "bass"), "alto")
     able = (spec.persona, spec.voice_audio, spec.text, spec.sampling, spec.video)
     assert able == (True, True, True, True, False)
+    assert spec.about.startswith("Random weights")
+    assert spec.examples == ("Anything at all.",)
     assert spec.device == "cpu"
     files = sum(file.stat().st_size for file in tiny.glob("*.safetensors"))
     assert 0.5 * files < spec.weight_bytes < 3 * files
