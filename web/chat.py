@@ -19,7 +19,7 @@ from web.context import CLIENT, CONTEXT, Context
 from web.sockets import refuse, upgrade
 
 PING_S: Final = 4.0
-"""A client leaves after 10 s without a message."""
+"""Browsers leave 10 s after the last message, from the handshake on."""
 
 
 async def chat_socket(request: web.Request) -> web.StreamResponse:
@@ -59,6 +59,7 @@ class ChatConnection(Connection):
         opening: Command,
     ) -> None:
         super().__init__(context, socket, transport, session, wire, autostart=False)
+        self._chat = wire
         self._opening = opening
 
     def _begin(self) -> None:
@@ -82,7 +83,8 @@ class ChatConnection(Connection):
                 async with asyncio.timeout(PING_S):
                     return await super()._next()
             except TimeoutError:
-                await self._send([PING])
+                if self._chat.ready:  # there are clients that take the first message for it
+                    await self._send([PING])
 
     async def _tell(self, event: Event) -> None:
         if type(event) is OutputAudio:  # Opus takes its time, which the event loop hasn't

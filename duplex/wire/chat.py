@@ -80,7 +80,8 @@ class ChatWire:
     def __init__(self, spec: EngineSpec) -> None:
         self.early_samples = 0
         """Samples at 24 kHz that came before the handshake, and were dropped."""
-        self._ready = False
+        self.ready = False
+        """Whether the handshake is over."""
         self._decoder = OggOpusDecoder()
         self._encoder = OggOpusEncoder(spec.sample_rate)
 
@@ -93,7 +94,7 @@ class ChatWire:
         kind, payload = data[0], data[1:]
         if kind == Kind.AUDIO:
             return self._audio(payload)
-        if not self._ready:
+        if not self.ready:
             return None
         match kind:
             case Kind.TEXT:
@@ -115,7 +116,7 @@ class ChatWire:
             case OutputText():
                 return [message(Kind.TEXT, event.text.encode())]
             case SessionUpdated():
-                self._ready = True
+                self.ready = True
                 return [message(Kind.HANDSHAKE)]
             case Failed():
                 return [message(Kind.ERROR, event.error.message.encode())]
@@ -129,7 +130,7 @@ class ChatWire:
             pcm = self._decoder.push(pages)
         except BadAudio as error:
             raise SessionError("bad_audio", f"The audio is {error}.", fatal=True) from error
-        if not self._ready:
+        if not self.ready:
             self.early_samples += len(pcm)
             return None
         if not len(pcm):

@@ -1,9 +1,11 @@
 """`/api/chat` over real sockets, spoken with nothing of ours: aiohttp and sphn."""
 
 import asyncio
+import io
 from contextlib import asynccontextmanager
 
 import aiohttp
+import av
 import numpy as np
 import pytest
 import sphn
@@ -166,12 +168,37 @@ async def test_who_hangs_up_before_the_handshake_leaves_nothing_behind(start_ser
 async def test_it_pings_while_there_is_nothing_to_say(start_server, dial, slow, monkeypatch):
     monkeypatch.setattr(web.chat, "PING_S", 0.02)
     async with start_server(engine=engine_of(slow)) as server, dial(server) as caller:
+        asyncio.get_running_loop().call_later(0.1, setattr, slow, "go", True)
+        assert await caller.receive() == (0, b"")
         assert [await caller.receive() for _ in range(3)] == [(6, b"")] * 3
-        slow.go = True
-        await caller.until(0)
-        assert await caller.until(6) == b""
         await caller.speak(tone(1))
         await caller.hear(FRAME)
+
+
+def recorded(pcm):
+    """Messages as a browser's recorder makes them: packets of 20 ms, two a page, a page each."""
+    file = io.BytesIO()
+    with av.open(file, "w", format="ogg", options={"page_duration": "40000"}) as out:
+        stream = out.add_stream("libopus", rate=48_000, layout="mono")
+        frame = av.AudioFrame.from_ndarray(pcm[None], format="flt", layout="mono")
+        frame.sample_rate = 24_000
+        for piece in av.AudioResampler(format="flt", layout="mono", rate=48_000).resample(frame):
+            out.mux(stream.encode(piece))
+        out.mux(stream.encode(None))
+    pages = file.getvalue().split(b"OggS")[1:]
+    return [b"\x01OggS" + page for page in pages]
+
+
+async def test_a_browser_that_records_stops_and_records_again(start_server, dial):
+    query = {"text_temperature": "0.7", "audio_topk": "250", "pad_mult": "0", "seed": "-1"}
+    async with start_server() as server, dial(server, **query) as caller:
+        await caller.until(0)
+        await caller.socket.send_bytes(b"\x03\x00")
+        for _ in range(2):
+            for message in recorded(tone(10)):
+                await caller.socket.send_bytes(message)
+            heard = await caller.hear(10 * FRAME)
+            assert np.sqrt(np.mean(heard[2 * FRAME :] ** 2)) > 0.1
 
 
 async def test_full_is_an_explicit_refusal(start_server, dial):
