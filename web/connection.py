@@ -22,7 +22,7 @@ from duplex.session import Session
 from duplex.wire.close_codes import close_code
 from duplex.wire.frames import Binary
 from web.context import Context
-from web.limits import TokenBucket, WriteDeadline
+from web.limits import ControlLimit, TokenBucket, WriteDeadline
 
 logger = logging.getLogger(__name__)
 
@@ -33,9 +33,6 @@ CLOSE_S = 2.0
 """How long a client may take to answer a close."""
 
 _RATE_BURST_S = 0.1
-_CONTROL_BURST_S = 2.0
-_FORGIVEN = 100
-"""So many messages may be refused for their rate, and one more a second; then it is abuse."""
 
 
 class Wire(Protocol):
@@ -76,10 +73,7 @@ class Connection:
         self._close_code: int | None = None
         config, now = context.config, self._clock.now()
         self._rate = TokenBucket(config.message_rate, config.message_rate * _RATE_BURST_S, now)
-        self._control = TokenBucket(
-            config.control_rate, config.control_rate * _CONTROL_BURST_S, now
-        )
-        self._forgiven = TokenBucket(1.0, _FORGIVEN, now)
+        self._control = ControlLimit(config.control_rate, now)
         self._deadline = WriteDeadline(config.write_timeout_s, self._stalled)
 
     async def run(self) -> None:
@@ -149,40 +143,31 @@ class Connection:
     async def _carry_out(self, data: bytes, *, binary: bool) -> bool:
         """Carries out one message; False if the client has gone too far."""
         try:
-            command = self._wire.parse(data, binary=binary)
+            command = self._admit(data, binary=binary)
         except SessionError as error:
             if error.fatal:
-                return self._expel(error, error.code)
-            if not self._control.take(self._clock.now()):
-                return self._refuse(error.event_id)
+                self._close_code = WSCloseCode.POLICY_VIOLATION
+                self._session.abort(error, error.code)
+                return False
             self._session.fail(error)
             return True
-        if command is None:
-            return True
-        unlimited = type(command) is AppendAudio or type(command) is AckEvent
-        if not unlimited and not self._control.take(self._clock.now()):
-            return self._refuse(command.event_id)
-        await self._obey(command)
+        if command is not None:
+            await self._obey(command)
         return True
 
-    def _refuse(self, event_id: str | None) -> bool:
-        """Refuses a message for its rate; False once that has been said too often."""
-        error = SessionError(
-            "rate_limit_exceeded",
-            "Too many messages a second that aren't audio. This one was not carried out.",
-            event_id=event_id,
-            type="rate_limit_error",
-        )
-        if self._forgiven.take(self._clock.now()):
-            self._session.fail(error)
-            return True
-        return self._expel(error, "rate_limit")
-
-    def _expel(self, error: SessionError, reason: str) -> bool:
-        """The client can't stay."""
-        self._close_code = WSCloseCode.POLICY_VIOLATION
-        self._session.abort(error, reason)
-        return False
+    def _admit(self, data: bytes, *, binary: bool) -> Command | None:
+        """Reads a message. Raises SessionError for a bad one, or one too many."""
+        now = self._clock.now()
+        try:
+            command = self._wire.parse(data, binary=binary)
+        except SessionError as error:
+            if not error.fatal:
+                self._control.check(error.event_id, now)
+            raise
+        if command is None or type(command) is AppendAudio or type(command) is AckEvent:
+            return command
+        self._control.check(command.event_id, now)
+        return command
 
     async def _write(self) -> None:
         """Sends the session's events until there are no more, or nobody to take them."""

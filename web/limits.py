@@ -7,7 +7,12 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from duplex.errors import SessionError
 from web.errors import ApiError
+
+_CONTROL_BURST_S = 2.0
+_FORGIVEN = 100
+"""So many messages may be refused for their rate, and one more a second; then it is abuse."""
 
 
 class TokenBucket:
@@ -40,6 +45,26 @@ class TokenBucket:
     def _refill(self, now: float) -> None:
         self._tokens = min(self._burst, self._tokens + (now - self._at) * self._rate)
         self._at = now
+
+
+class ControlLimit:
+    """How many messages that aren't audio a client may send: `rate` a second."""
+
+    def __init__(self, rate: float, now: float) -> None:
+        self._allowed = TokenBucket(rate, rate * _CONTROL_BURST_S, now)
+        self._forgiven = TokenBucket(1.0, _FORGIVEN, now)
+
+    def check(self, event_id: str | None, now: float) -> None:
+        """Counts a message. Raises SessionError for one too many, fatal after many of those."""
+        if self._allowed.take(now):
+            return
+        raise SessionError(
+            "rate_limit_exceeded",
+            "Too many messages a second that aren't audio. This one was not carried out.",
+            event_id=event_id,
+            type="rate_limit_error",
+            fatal=not self._forgiven.take(now),
+        )
 
 
 class ConnectionLimit:
