@@ -92,7 +92,8 @@ class OutputClock:
             self._waiting.popleft()
             self.dropped += 1
         if self._recover_after_s is not None:
-            self._recover(now, self._recover_after_s)
+            assert self._start is not None
+            self._note_wait(self._start, now, self._recover_after_s)
         self._waiting.append(frame)
 
     def due(self, now: float) -> list[Pcm]:
@@ -107,6 +108,8 @@ class OutputClock:
         count = max(min(in_time, len(self._waiting)), self._passed(self._start, now, self._grace_s))
         if count == 0:
             return []
+        if self._recover_after_s is not None:
+            self._take_back(now, self._recover_after_s, spare=len(self._waiting) - count)
         surplus = max(0, count - self._max_backlog)
         self.skipped += surplus
         self._frame += count
@@ -135,19 +138,22 @@ class OutputClock:
         elapsed = (now - grace_s - start) * self._sample_rate / self._frame_size
         return max(1, math.floor(elapsed) + 1 - self._frame)
 
-    def _recover(self, now: float, after_s: float) -> None:
-        """Notes how long the frame that is being put will wait; drops what all of them waited."""
-        assert self._start is not None
+    def _note_wait(self, start: float, now: float, after_s: float) -> None:
+        """Notes how long the frame that is being put will wait."""
         waits = self._waits
         if waits and now - waits[-1][0] > after_s:
             waits.clear()  # a pause: what was before it says nothing
-        wait = self._deadline(self._start, self._frame + len(self._waiting)) - now
-        waits.append((now, wait))
-        if now - waits[0][0] < after_s:
+        waits.append((now, self._deadline(start, self._frame + len(self._waiting)) - now))
+
+    def _take_back(self, now: float, after_s: float, spare: int) -> None:
+        """Drops what every frame of the last `after_s` has waited, at most `spare` frames."""
+        waits = self._waits
+        if not waits or now - waits[0][0] < after_s:
             return
-        waits.popleft()
+        while len(waits) > 1 and now - waits[1][0] >= after_s:
+            waits.popleft()
         surplus = math.floor(min(wait for _, wait in waits) / self._frame_s + _ROUNDING)
-        surplus = min(surplus, len(self._waiting))
+        surplus = min(surplus, spare)
         if surplus <= 0:
             return
         for _ in range(surplus):

@@ -111,6 +111,7 @@ def test_a_gap_goes_on_in_pitch_and_fades_to_nothing():
     goes_on = np.corrcoef(gap[:960], tone[4800:5760])[0, 1]
     assert goes_on > 0.98
     assert np.abs(gap[:480]).max() > 0.4
+    assert np.abs(gap[1920:2400]).max() < 0.2
     assert not gap[FADE_SAMPLES:].any()
     edge = abs(float(gap[0]) - float(tone[4799]))
     assert edge < 0.05  # no click

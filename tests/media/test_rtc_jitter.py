@@ -12,7 +12,7 @@ from media.rtc.jitter import (
     GapCause,
     JitterBuffer,
 )
-from media.rtc.transit import MAX_TARGET_S, MIN_TARGET_S
+from media.rtc.transit import MAX_TARGET_S, MIN_TARGET_S, Transit
 
 TICKS, FRAME, RATE = 960, 3840, 48000
 FIRST_SEQUENCE, FIRST_TIMESTAMP = 65530, 2**32 - 2000  # both wrap soon
@@ -202,6 +202,18 @@ def test_a_process_that_was_away_does_not_fill_forever():
     assert len(filled) == MAX_CATCH_UP_FRAMES
     assert buffer.next_deadline > 100.0
     assert buffer.skipped_ticks == pytest.approx((100 - 26 * 0.08) * RATE, abs=FRAME)
+
+
+def test_a_longer_way_is_no_jitter_for_ever():
+    transit = Transit()
+    for k in range(400):
+        transit.observe(0.1 if k >= 100 else 0.0, k * 0.02)
+    assert transit.base == 0.1
+    assert transit.target == MIN_TARGET_S
+    assert transit.spread == 0.0
+    transit.observe(0.05, 8.0)  # a shorter one is believed at once
+    assert transit.base == 0.05
+    assert transit.target == pytest.approx(0.055)
 
 
 networks = st.lists(
