@@ -21,7 +21,8 @@ SILENCE_AFTER_S: Final = 0.320
 """Patience with a caller who has sent nothing yet."""
 
 RESYNC_AFTER_S: Final = 0.200
-"""Packets that are all too late for so long are on a clock of their own."""
+RESYNC_PACKETS: Final = 5
+"""So many packets that are all too late, over so long a time, are on a clock of their own."""
 
 MAX_JUMP_S: Final = 1.0
 """A timestamp farther ahead than this belongs to another timeline: holes are filled in real time,
@@ -97,6 +98,7 @@ class JitterBuffer:
         self._unexplained = 0  # ticks given as absent until the next packet says why
         self._recent: deque[int] = deque(maxlen=_REMEMBERED)
         self._late_since: float | None = None
+        self._late_run = 0  # packets since then, none of them in time
         self._silent_from: float | None = None  # before the first packet only
 
     @property
@@ -132,7 +134,7 @@ class JitterBuffer:
             return out
         self.transit.observe(now - position / CLOCK_RATE, now)
         if position >= self._next:
-            self._late_since = None
+            self._late_since, self._late_run = None, 0
         elif self._has_its_own_clock(now):
             out += self._give_held()
             self._begin(packet)
@@ -162,6 +164,7 @@ class JitterBuffer:
         self._held.clear()
         self._recent.clear()
         self._late_since = self._silent_from = None
+        self._late_run = 0
         self._ssrc = packet.ssrc
         self._next = packet.timestamp
         self._unexplained = 0
@@ -172,7 +175,8 @@ class JitterBuffer:
         # too late for longer has moved: a sender that paused its clock, or a longer way.
         if self._late_since is None:
             self._late_since = now
-        return now - self._late_since >= RESYNC_AFTER_S
+        self._late_run += 1
+        return self._late_run >= RESYNC_PACKETS and now - self._late_since >= RESYNC_AFTER_S
 
     def _in_order(self) -> list[AudioPacket | Gap]:
         """What can be given without waiting."""

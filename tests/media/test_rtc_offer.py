@@ -81,6 +81,24 @@ async def test_a_bad_offer_names_what_is_wrong(sdp: str, field: str):
     assert str(caught.value).startswith(field)
 
 
+async def test_a_browser_s_offer_is_answered_with_opus_alone():
+    codecs = {63: "red/48000/2", 9: "G722/8000", 8: "PCMA/8000", 13: "CN/8000"}
+    codecs |= {110: "telephone-event/48000", 126: "telephone-event/8000"}
+    listed = "m=audio 9 UDP/TLS/RTP/SAVPF 9 63 111 0 8 13 110 126"
+    audio = AUDIO.replace("m=audio 9 UDP/TLS/RTP/SAVPF 111 0", listed)
+    audio += "".join(f"a=rtpmap:{number} {name}\n" for number, name in codecs.items())
+    audio += "a=fmtp:63 111/111\na=rtcp-fb:111 transport-cc\na=ssrc:1234 cname:x\n"
+    audio += "a=extmap:14 urn:ietf:params:rtp-hdrext:ssrc-audio-level\na=extmap-allow-mixed\n"
+    data = "m=application 9 UDP/DTLS/SCTP webrtc-datachannel\nc=IN IP4 0.0.0.0\na=mid:1\n"
+    data += TRANSPORT + "a=sctp-port:5000\na=max-message-size:262144\n"
+    peer = await Peer.accept(HEAD.replace("BUNDLE 0", "BUNDLE 0 1") + audio + data)
+    section = peer.answer.split("m=audio")[1].split("m=")[0]
+    assert section.splitlines()[0].endswith(" UDP/TLS/RTP/SAVPF 111")
+    assert "a=sendrecv" in section
+    assert "m=application" in peer.answer
+    await peer.close()
+
+
 async def test_video_that_nobody_could_decode_is_refused_by_name():
     with pytest.raises(BadOffer, match="video"):
         await Peer.accept(OFFER.replace("BUNDLE 0", "BUNDLE 0 1") + VIDEO)

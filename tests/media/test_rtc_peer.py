@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import gc
 import io
 import re
 import threading
@@ -10,7 +11,6 @@ from pathlib import Path
 
 import av
 import numpy as np
-import psutil
 import pytest
 from aiortc import RTCPeerConnection, VideoStreamTrack
 from relay import hide_candidates
@@ -90,6 +90,11 @@ async def call(client: Client, settings: PeerSettings = DEFAULTS) -> AsyncIterat
 
 def open_sockets() -> int:
     return sum(fd.startswith("socket:") for fd in _descriptors())
+
+
+def live_objects() -> int:
+    gc.collect()
+    return len(gc.get_objects())
 
 
 async def all_others_ended() -> None:
@@ -337,19 +342,18 @@ async def test_a_connection_that_does_not_close_is_abandoned(monkeypatch, caplog
     assert threading.active_count() == threads
 
 
-async def test_many_calls_leave_no_task_thread_socket_or_memory():
-    process = psutil.Process()
-
+async def test_many_calls_leave_no_task_thread_socket_or_object():
     async def one() -> None:
         async with call(Client()):
             pass
 
     for _ in range(5):
         await one()
-    sockets, threads, memory = open_sockets(), threading.active_count(), process.memory_info().rss
+    await all_others_ended()
+    sockets, threads, objects = open_sockets(), threading.active_count(), live_objects()
     for _ in range(20):
         await one()
     await all_others_ended()
     assert open_sockets() == sockets
     assert threading.active_count() == threads
-    assert process.memory_info().rss - memory < 5e6
+    assert live_objects() - objects < 20  # less than one for each call
