@@ -103,6 +103,12 @@ async def replay(
     )
 
 
+_AHEAD = 50
+"""Frames that an unpaced replay sends ahead of their answers: a socket stuffed with more would
+answer no ping until the model has caught up.
+"""
+
+
 class _Run:
     def __init__(
         self, session: RealtimeSession, pcm: Pcm, *, pacing: bool, on_progress: Progress | None
@@ -116,6 +122,8 @@ class _Run:
             pcm[i : i + session.frame_size] for i in range(0, len(pcm), session.frame_size)
         ]
         self._pacing = pacing
+        self._answered = 0
+        self._answer = asyncio.Event()
         self._on_progress = on_progress
 
     async def play(self, output: str | Path | None, format: AudioFormat, stall_s: float) -> None:
@@ -144,6 +152,9 @@ class _Run:
         for k, chunk in enumerate(self._chunks):
             if self._pacing:
                 await clock.sleep_until(start + k * session.frame_s)
+            while not self._pacing and k - self._answered >= _AHEAD:
+                self._answer.clear()
+                await self._answer.wait()
             self.times.sent.append(clock.now())
             await session.send_audio(chunk)
             self._progress()
@@ -163,7 +174,8 @@ class _Run:
                                 missing = (event.index - expected) * len(event.pcm)
                                 writer.write(np.zeros(missing, np.float32))
                                 writer.write(event.pcm)
-                            expected = event.index + 1
+                            expected = self._answered = event.index + 1
+                            self._answer.set()
                             self._progress()
                         case Text():
                             self.text.append(event.text)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Final
 
@@ -20,6 +21,10 @@ from engine.voices import VoiceRegistry
 
 SLOTS: Final = 4
 """Of a model whose config says nothing."""
+_ONE_THREAD_BYTES: Final = 256 << 20
+"""Weights up to which a CPU step is faster on one thread: a second one mostly waits, and where
+the CPUs are shared its waiting costs more than its work saves.
+"""
 _PUBLISHED_VOICE: Final = "NATF2"
 """PersonaPlex's own default."""
 
@@ -42,6 +47,7 @@ def load_model(directory: ModelDirectory, config: EngineConfig) -> RQModel:
     that names the file, or the memory, that isn't as it must be.
     """
     device = choose_device(config.device)
+    _choose_threads(directory, config, device)
     lm_config, mimi_config = directory.lm_config, directory.mimi_config
     if lm_config.card != mimi_config.quantizer.bins:
         raise EngineError(
@@ -67,6 +73,14 @@ def load_model(directory: ModelDirectory, config: EngineConfig) -> RQModel:
         prefix_cache_bytes=config.prefix_cache_bytes,
         seed=config.seed,
     )
+
+
+def _choose_threads(directory: ModelDirectory, config: EngineConfig, device: torch.device) -> None:
+    """One thread for a small model on a CPU, unless the user has chosen."""
+    chosen = config.threads is not None or "OMP_NUM_THREADS" in os.environ
+    weights = directory.lm.stat().st_size + directory.mimi.stat().st_size
+    if device.type == "cpu" and not chosen and weights <= _ONE_THREAD_BYTES:
+        torch.set_num_threads(1)
 
 
 def _prompter(
