@@ -49,6 +49,7 @@ class OggOpusDecoder:
         """
         chunks: list[Pcm] = []
         try:
+            data = _mended(data)
             for start in range(0, len(data), _SLICE):
                 pcm: Pcm = self._reader.append_bytes(data[start : start + _SLICE])
                 if len(pcm):
@@ -62,6 +63,24 @@ class OggOpusDecoder:
             return _NOTHING
         self._pending = 0
         return chunks[0] if len(chunks) == 1 else np.concatenate(chunks)
+
+
+def _mended(data: bytes) -> bytes:
+    """A page with the lacing that its packet asks for (RFC 3533, section 5).
+
+    There are clients that write a page by hand and give every packet a single lacing value, also
+    one of 255 bytes and more (fujielab-moshi-client 0.1.2), so that the rest of it would be taken
+    for the next page.
+    """
+    end = 28 + 255
+    if data[:4] != b"OggS" or data[26:28] != b"\x01\xff" or len(data) < end:
+        return data
+    if (after := data[end : end + 4]) and b"OggS".startswith(after):
+        return data
+    full, rest = divmod(len(data) - 28, 255)
+    if full > 254:
+        return data
+    return data[:26] + bytes((full + 1, *(255,) * full, rest)) + data[28:]
 
 
 class OggOpusEncoder:

@@ -115,6 +115,25 @@ def test_a_stream_that_begins_anew_is_followed():
         assert sum(heard) == int(0.4 * RATE)
 
 
+@pytest.mark.parametrize("length", [254, 255, 256, 509, 510, 511, 600])
+def test_pages_whose_lacing_is_too_short_are_mended(length):
+    """As fujielab-moshi-client 0.1.2 writes them: a packet, whatever its length, in one value."""
+    head, tags = encoded(speech(0.08))[0].split(b"OggS")[1:3]
+    codec = av.CodecContext.create("libopus", "w")
+    codec.sample_rate, codec.layout, codec.format = 24_000, "mono", "flt"
+    codec.bit_rate = length * 8 * 50
+    codec.options = {"vbr": "off"}
+    frame = av.AudioFrame.from_ndarray(speech(0.02)[None], format="flt", layout="mono")
+    frame.sample_rate = 24_000
+    packet = bytes(codec.encode(frame)[0])
+    assert len(packet) == length
+    page = b"OggS" + bytes(22) + bytes((1, min(255, length))) + packet
+    decoder = OggOpusDecoder()
+    assert len(decoder.push(b"OggS" + head + b"OggS" + tags)) == 0
+    for _ in range(3):
+        assert len(decoder.push(page)) == 480
+
+
 @settings(max_examples=80, deadline=None)
 @given(st.data())
 def test_garbage_is_bad_audio_or_nothing_worse(data):
