@@ -10,6 +10,7 @@ from collections.abc import Callable, Hashable, Mapping
 from pathlib import Path
 from typing import Annotated, Literal
 
+import msgspec
 import yaml
 from pydantic import (
     BaseModel,
@@ -31,14 +32,39 @@ CLIENT_ENV_PREFIX = "DUPLEX_CLIENT_"
 
 _ORIGIN = re.compile(r"https?://(\[[0-9a-f:.]+\]|[a-z0-9.-]+)(:\d{1,5})?")
 _KEY = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]{8,256}")
-_LISTS = ("api_keys", "allowed_origins")
+_ICE_URL = re.compile(r"(stuns?|turns?):[^\s?]+(\?transport=(udp|tcp))?")
+_LISTS = ("api_keys", "allowed_origins", "tls")
 _OPTIONS = {"model": "MODEL", "api_keys": "--api-key", "allowed_origins": "--allow-origin"}
 
+SELF_SIGNED = "self-signed"
 Seconds = Annotated[float, Field(gt=0, le=86_400)]
 
 
 class ConfigError(Exception):
     """A configuration that can't be served. The message names each field and where it is set."""
+
+
+class IceServerConfig(BaseModel):
+    """A STUN or TURN server, as in the W3C's RTCIceServer. Credentials are TURN's."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
+
+    urls: tuple[str, ...] = Field(min_length=1)
+    username: str | None = None
+    credential: SecretStr | None = None
+
+    @field_validator("urls", mode="before")
+    @classmethod
+    def _one_url_is_a_list_too(cls, urls: object) -> object:
+        return (urls,) if isinstance(urls, str) else urls
+
+    @field_validator("urls")
+    @classmethod
+    def _urls_are_ice(cls, urls: tuple[str, ...]) -> tuple[str, ...]:
+        for url in urls:
+            if not _ICE_URL.fullmatch(url):
+                raise ValueError(f"{url!r} is no ICE server, such as turn:turn.example.com:3478")
+        return urls
 
 
 class ServeConfig(BaseModel):
@@ -71,6 +97,11 @@ class ServeConfig(BaseModel):
     """A file of more API keys, one a line; lines that begin with `#` are comments."""
     allowed_origins: tuple[str, ...] = ()
     """Browser origins that may connect, besides loopback ones on the server's own port."""
+
+    tls: Literal["self-signed"] | tuple[Path, Path] | None = None
+    """Certificate chain and key as PEM files, or a certificate of our own for each start."""
+    ice_servers: tuple[IceServerConfig, ...] = ()
+    """STUN and TURN servers, for us and for the page. None: host candidates only."""
 
     max_message_bytes: ByteSize = Field(ByteSize(16 << 20), ge=1024, le=1 << 30)
     """A larger WebSocket message closes its connection with 1009."""
@@ -107,7 +138,36 @@ class ServeConfig(BaseModel):
                     "an API key has 8 to 256 characters, each a letter, a digit or one of "
                     "!#$%&'*+-.^_`|~ (what fits a WebSocket subprotocol)"
                 )
+            if key.get_secret_value().startswith("ek_"):
+                raise ValueError("an API key does not begin with ek_, as client secrets do")
         return keys
+
+    @field_validator("tls", mode="before")
+    @classmethod
+    def _tls_is_two_files_or_self_signed(cls, tls: object) -> object:
+        """The command line gives two words in any case."""
+        if not isinstance(tls, str | list | tuple):
+            return tls
+        words = (tls,) if isinstance(tls, str) else tuple(tls)
+        if set(words) == {SELF_SIGNED}:
+            return SELF_SIGNED
+        if len(words) != 2:
+            raise ValueError("expected a certificate file and a key file, or self-signed")
+        for path in words:
+            if not Path(path).is_file():
+                raise ValueError(f"there is no file {path}")
+        return words
+
+    @field_validator("ice_servers", mode="before")
+    @classmethod
+    def _text_is_json(cls, servers: object) -> object:
+        """In the environment."""
+        if not isinstance(servers, str):
+            return servers
+        try:
+            return msgspec.json.decode(servers)
+        except msgspec.DecodeError as error:
+            raise ValueError(f"expected a JSON list of servers: {error}") from error
 
     @field_validator("allowed_origins")
     @classmethod
@@ -117,6 +177,11 @@ class ServeConfig(BaseModel):
             if not _ORIGIN.fullmatch(origin):
                 raise ValueError(f"{origin!r} is no origin, such as https://voice.example.com:8443")
         return lowered
+
+    @property
+    def scheme(self) -> str:
+        """Of the server's addresses."""
+        return "https" if self.tls else "http"
 
     @property
     def exposed(self) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from importlib import resources
 
 from aiohttp import web
 from aiohttp.typedefs import Handler
@@ -11,26 +10,34 @@ from aiohttp.typedefs import Handler
 from duplex.config import ServeConfig
 from duplex.runtime import Runtime
 from engine.api import EngineUnavailable
+from web.admission import admit
+from web.calls import CALLS, Calls, create_call, hang_up, ice
 from web.chat import chat_socket
-from web.context import CLIENT, CONTEXT, Context
+from web.client_secrets import client_secrets
+from web.context import CONTEXT, Context
+from web.cors import cors
 from web.errors import ApiError, shape_errors
 from web.operators import health, metrics, models, ready, voices
+from web.page import page, static_file
 from web.raw import raw_socket
 from web.realtime import duplex_socket, realtime_socket
 
 _OPEN = frozenset(("/", "/health", "/ready"))
-"""Paths that need no key: the page, and what load balancers ask."""
+"""Paths that need no key: the page and its parts, and what load balancers ask."""
 
 
 def build_app(config: ServeConfig, runtime: Runtime) -> web.Application:
     """The application over `runtime`, which its owner starts and stops."""
     # aiohttp's warnings about subprotocols quote them, and with them a browser's key.
     logging.getLogger("aiohttp.websocket").setLevel(logging.ERROR)
-    app = web.Application(middlewares=[shape_errors, guard])
+    app = web.Application(middlewares=[cors, shape_errors, guard])
     app[CONTEXT] = Context.of(config, runtime)
+    app[CALLS] = Calls()
+    app.on_cleanup.append(_end_calls)
     app.add_routes(
         [
             web.get("/", page),
+            web.get("/static/{path:.+}", static_file),
             web.get("/health", health),
             web.get("/ready", ready),
             web.get("/metrics", metrics),
@@ -38,6 +45,10 @@ def build_app(config: ServeConfig, runtime: Runtime) -> web.Application:
             web.get("/v1/audio/voices", voices),
             web.get("/v1/audio/duplex", raw_socket, allow_head=False),
             web.get("/api/chat", chat_socket, allow_head=False),
+            web.get("/v1/ice", ice),
+            web.post("/v1/realtime/calls", create_call),
+            web.post("/v1/realtime/calls/{call_id}/hangup", hang_up),
+            web.post("/v1/realtime/client_secrets", client_secrets),
             web.get("/v1/realtime", realtime_socket, allow_head=False),
             web.get("/v1/duplex", duplex_socket, allow_head=False),
         ]
@@ -50,9 +61,9 @@ async def guard(request: web.Request, handler: Handler) -> web.StreamResponse:
     """Lets in who has a key and comes from an allowed page; counts who is turned away."""
     context = request.app[CONTEXT]
     try:
-        if request.path not in _OPEN:
+        if request.path not in _OPEN and not request.path.startswith("/static/"):
             context.origins.check(request)
-            request[CLIENT] = context.keys.client(request)
+            admit(request)
         return await handler(request)
     except ApiError as error:
         context.counters.refused[error.detail.code] += 1
@@ -68,7 +79,6 @@ async def guard(request: web.Request, handler: Handler) -> web.StreamResponse:
         ) from error
 
 
-async def page(_: web.Request) -> web.Response:
-    """`GET /`: what runs here, for a person who opens the address."""
-    content = resources.files("web").joinpath("static/index.html").read_bytes()
-    return web.Response(body=content, content_type="text/html", charset="utf-8")
+async def _end_calls(app: web.Application) -> None:
+    """The runtime has ended their sessions by now."""
+    await app[CALLS].ended()

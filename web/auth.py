@@ -32,7 +32,7 @@ class Keys:
             return request.remote or "unknown"
         key = presented_key(request)
         if key is None:
-            raise _unauthorized(
+            raise unauthorized(
                 "No API key was given. Send it as `Authorization: Bearer KEY`, or from a browser "
                 "as WebSocket subprotocol `openai-insecure-api-key.KEY`."
             )
@@ -41,7 +41,7 @@ class Keys:
         for candidate in self._digests:
             known |= hmac.compare_digest(candidate, digest)
         if not known:
-            raise _unauthorized("This API key is not known here.")
+            raise unauthorized("This API key is not known here.")
         return digest.hex()[:16]
 
 
@@ -57,10 +57,16 @@ def presented_key(request: web.Request) -> str | None:
 
 
 class Origins:
-    """The pages that may connect: those allowed by name, and loopback ones on our own port."""
+    """The pages that may connect: those allowed by name, and our own.
 
-    def __init__(self, allowed: Iterable[str]) -> None:
+    Our own is known by a loopback address on our own port; `by_any_name` also by whatever name
+    the browser has for this server. That is for servers with keys only: without them a foreign
+    page whose name is made to lead to this machine (DNS rebinding) would pass for ours.
+    """
+
+    def __init__(self, allowed: Iterable[str], *, by_any_name: bool = False) -> None:
         self._allowed = frozenset(allowed)
+        self._by_any_name = by_any_name
 
     def check(self, request: web.Request) -> None:
         """Raises ApiError 403 for a page of another origin. Only browsers name an origin."""
@@ -71,6 +77,8 @@ class Origins:
             port = request.transport.get_extra_info("sockname")[1]
             if origin.lower() in _loopback_origins(port):
                 return
+        if self._by_any_name and origin.lower().partition("://")[2] == request.host.lower():
+            return
         raise ApiError(
             403,
             "origin_not_allowed",
@@ -93,5 +101,6 @@ def _digest(key: str) -> bytes:
     return hashlib.sha256(key.encode()).digest()
 
 
-def _unauthorized(message: str) -> ApiError:
+def unauthorized(message: str) -> ApiError:
+    """The error for a key that is missing or wrong."""
     return ApiError(401, "invalid_api_key", message, headers={hdrs.WWW_AUTHENTICATE: "Bearer"})

@@ -12,6 +12,7 @@ from duplex.config import ServeConfig
 from duplex.runtime import Runtime
 from web.auth import Keys, Origins
 from web.limits import ConnectionLimit
+from web.secrets import Secret, Secrets
 
 
 @dataclass(slots=True)
@@ -28,6 +29,10 @@ class WebCounters:
     """Connections ended because they took nothing for the write timeout."""
     early_samples: int = 0
     """Samples of audio that came before their session was ready, and were dropped."""
+    calls_ended: Counter[str] = field(default_factory=Counter)
+    """WebRTC calls, by why their peer ended."""
+    call_samples: Counter[str] = field(default_factory=Counter)
+    """Samples at 24 kHz of calls that have ended, by what became of them."""
     refused: Counter[str] = field(default_factory=Counter)
     """Requests refused before they reached a session, by error code."""
 
@@ -40,6 +45,7 @@ class Context:
     runtime: Runtime
     keys: Keys
     origins: Origins
+    secrets: Secrets
     connections: ConnectionLimit
     counters: WebCounters = field(default_factory=WebCounters)
     started_at: float = field(default_factory=time.monotonic)
@@ -54,7 +60,8 @@ class Context:
             config=config,
             runtime=runtime,
             keys=Keys(key.get_secret_value() for key in config.api_keys),
-            origins=Origins(config.allowed_origins),
+            origins=Origins(config.allowed_origins, by_any_name=bool(config.api_keys)),
+            secrets=Secrets(runtime.clock),
             connections=ConnectionLimit(config.max_connections, config.max_connections_per_client),
         )
 
@@ -62,3 +69,5 @@ class Context:
 CONTEXT = web.AppKey("context", Context)
 CLIENT = web.RequestKey("client", str)
 """Who sent a request: the digest of its key or, where no keys are set, its address."""
+SECRET = web.RequestKey("secret", Secret)
+"""The client secret that a request came with; absent if it came with a key or without."""

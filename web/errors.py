@@ -9,7 +9,7 @@ import msgspec
 from aiohttp import web
 from aiohttp.typedefs import Handler
 
-from duplex.errors import ErrorType
+from duplex.errors import ErrorType, SessionError
 
 logger = logging.getLogger(__name__)
 
@@ -76,3 +76,22 @@ async def shape_errors(request: web.Request, handler: Handler) -> web.StreamResp
         return ApiError(
             500, "internal_error", "The server had an internal error.", type="server_error"
         ).response()
+
+
+def refused(error: SessionError) -> ApiError:
+    """A session's error as the answer to the request that asked for the session."""
+    status, headers = 400, None
+    if error.code == "resource_exhausted":
+        status, headers = 429, {"Retry-After": "5"}
+    elif error.type == "server_error":
+        status, headers = 503, {"Retry-After": "5"}
+    return ApiError(
+        status, error.code, error.message, type=error.type, param=error.param, headers=headers
+    )
+
+
+def json_response(body: msgspec.Struct, status: int = 200) -> web.Response:
+    """A value as the answer."""
+    return web.Response(
+        status=status, body=msgspec.json.encode(body), content_type="application/json"
+    )

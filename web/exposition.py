@@ -121,6 +121,16 @@ def _sockets(context: Context) -> Iterator[Metric]:
     yield _counter("stalled_writes", "Connections that took nothing.", counters.stalled_writes)
     yield _counter("samples_early", "Audio before its session was ready.", counters.early_samples)
     yield _labelled(
+        CounterMetricFamily, "calls", "WebRTC calls ended.", "reason", counters.calls_ended
+    )
+    yield _labelled(
+        CounterMetricFamily,
+        "call_samples",
+        "Samples at 24 kHz that ended calls lost or made up.",
+        "fate",
+        counters.call_samples,
+    )
+    yield _labelled(
         CounterMetricFamily, "requests_refused", "Refused at the door.", "code", counters.refused
     )
 

@@ -12,6 +12,7 @@ from aiohttp import web
 from duplex.version import VERSION
 from engine.api import EngineError, EngineStats
 from web.context import CONTEXT, Context
+from web.errors import json_response
 from web.exposition import CONTENT_TYPE, exposition
 
 _ENGINE_ANSWER_S = 2.0
@@ -72,7 +73,7 @@ class VoiceList(msgspec.Struct, frozen=True):
 async def health(request: web.Request) -> web.Response:
     """`GET /health`: 200 as long as the process lives."""
     uptime_s = time.monotonic() - request.app[CONTEXT].started_at
-    return _json(Health("ok", VERSION, os.getpid(), round(uptime_s, 3)))
+    return json_response(Health("ok", VERSION, os.getpid(), round(uptime_s, 3)))
 
 
 async def ready(request: web.Request) -> web.Response:
@@ -81,11 +82,11 @@ async def ready(request: web.Request) -> web.Response:
     reason = context.runtime.not_ready
     stats = None if reason else await _engine_stats(context)
     if stats is None:
-        return _json(
+        return json_response(
             Readiness("not_ready", reason or "the model engine does not answer"), status=503
         )
     model = context.runtime.spec.model
-    return _json(Readiness("ready", model=model, slots=stats.slots, free=stats.free))
+    return json_response(Readiness("ready", model=model, slots=stats.slots, free=stats.free))
 
 
 async def models(request: web.Request) -> web.Response:
@@ -96,14 +97,14 @@ async def models(request: web.Request) -> web.Response:
         cards = (
             ModelCard(context.runtime.spec.model, "model", context.created, "duplex-media-server"),
         )
-    return _json(ModelList("list", cards))
+    return json_response(ModelList("list", cards))
 
 
 async def voices(request: web.Request) -> web.Response:
     """`GET /v1/audio/voices`: the model's voices; none for a model that has one of its own."""
     spec = request.app[CONTEXT].runtime.spec
     cards = (VoiceCard(name, "voice", name, name == spec.default_voice) for name in spec.voices)
-    return _json(VoiceList("list", tuple(cards), spec.default_voice))
+    return json_response(VoiceList("list", tuple(cards), spec.default_voice))
 
 
 async def metrics(request: web.Request) -> web.Response:
@@ -120,9 +121,3 @@ async def _engine_stats(context: Context) -> EngineStats | None:
             return await context.runtime.engine.stats()
     except (EngineError, TimeoutError):
         return None
-
-
-def _json(body: msgspec.Struct, status: int = 200) -> web.Response:
-    return web.Response(
-        status=status, body=msgspec.json.encode(body), content_type="application/json"
-    )

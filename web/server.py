@@ -12,6 +12,7 @@ from aiohttp import web
 from duplex.config import ServeConfig
 from duplex.runtime import Runtime
 from web.app import build_app
+from web.tls import ssl_context
 
 logger = logging.getLogger(__name__)
 
@@ -48,17 +49,19 @@ class Server:
     def address(self) -> str:
         """The page's address."""
         host = "localhost" if self.config.host in ("0.0.0.0", "::") else self.config.host
-        return f"http://[{host}]:{self.port}" if ":" in host else f"http://{host}:{self.port}"
+        scheme, shown = self.config.scheme, f"[{host}]" if ":" in host else host
+        return f"{scheme}://{shown}:{self.port}"
 
     async def start(self) -> None:
         """Listens first, so that `/health` and `/ready` answer while the model loads.
 
-        Raises ListenError, or EngineError if the model can't be loaded.
+        Raises ListenError, BadCertificate, or EngineError if the model can't be loaded.
         """
         host, port = self.config.host, self.config.port
+        tls = ssl_context(self.config)
         await self._runner.setup()
         try:
-            await web.TCPSite(self._runner, host, port, backlog=1024).start()
+            await web.TCPSite(self._runner, host, port, backlog=1024, ssl_context=tls).start()
         except OSError as error:
             raise ListenError(f"can't listen on {host}, port {port}: {error.strerror}") from error
         await self.runtime.start()

@@ -12,7 +12,7 @@ import typer
 
 from duplex.cli.clients import bench, replay
 from duplex.cli.offline import offline
-from duplex.cli.serve import serve
+from duplex.cli.serve import ServeCommand, serve
 from duplex.version import VERSION
 
 app = typer.Typer(
@@ -22,7 +22,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     help="Realtime conversations with models that listen while they speak.",
 )
-for command in (serve, replay, bench, offline):
+app.command(cls=ServeCommand)(serve)
+for command in (replay, bench, offline):
     app.command()(command)
 
 

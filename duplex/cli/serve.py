@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
+from typer.core import TyperCommand
 
 from duplex.cli.errors import fail
 from duplex.defaults import DEFAULT_HOST, DEFAULT_MODEL, DEFAULT_PORT
@@ -16,6 +17,19 @@ if TYPE_CHECKING:
 
 _OTHER_DESCRIPTORS = 256
 """Open files beside the callers' sockets, generously."""
+
+
+class ServeCommand(TyperCommand):
+    """`serve`, whose `--tls` takes two files, or else the one word `self-signed`."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Says that word twice, as the parser wants it."""
+        told: list[str] = []
+        for word in args:
+            told.append(word)
+            if word == "self-signed" and told[-2:-1] == ["--tls"]:
+                told.append(word)
+        return super().parse_args(ctx, told)
 
 
 def serve(
@@ -65,6 +79,13 @@ def serve(
         list[str] | None,
         typer.Option(help="A browser origin that may connect. May be repeated."),
     ] = None,
+    tls: Annotated[
+        tuple[str, str] | None,
+        typer.Option(
+            metavar="CERT KEY | self-signed",
+            help="Serve HTTPS, with two PEM files or with a certificate made at start.",
+        ),
+    ] = None,
     log_level: Annotated[
         Literal["debug", "info", "warning", "error"] | None,
         typer.Option(help="What is logged.", show_default="info"),
@@ -87,6 +108,7 @@ def serve(
         "api_keys": api_key,
         "api_key_file": api_key_file,
         "allowed_origins": allow_origin,
+        "tls": tls,
         "log_level": log_level,
     }
     given = {name: value for name, value in options.items() if value not in (None, [])}
@@ -107,6 +129,7 @@ def _run_server(config: ServeConfig) -> None:
     from engine.api import EngineError
     from engine.child import ChildEngine
     from web.server import ListenError, serve
+    from web.tls import BadCertificate
 
     logging.basicConfig(
         level=config.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s"
@@ -116,7 +139,7 @@ def _run_server(config: ServeConfig) -> None:
     try:
         with asyncio.Runner(loop_factory=new_event_loop) as runner:
             runner.run(serve(config, runtime, _announce))
-    except (EngineError, ListenError) as error:
+    except (EngineError, ListenError, BadCertificate) as error:
         fail(str(error))
 
 

@@ -73,6 +73,14 @@ def test_sizes_may_have_units(tmp_path):
         ({}, {}, "allowed_origins: ['https://a.example/page']", "is no origin"),
         ({}, {}, "allowed_origins: ['*']", "is no origin"),
         ({}, {}, "step_mode: fast", "'ready' or 'fixed'"),
+        ({"api_keys": ["ek_correct-horse"]}, {}, "", "--api-key: an API key does not begin with"),
+        ({"tls": ("a.pem", "b.pem")}, {}, "", "--tls: there is no file a.pem"),
+        ({}, {"DUPLEX_TLS": "a.pem"}, "", "DUPLEX_TLS: expected a certificate file and a key"),
+        ({}, {}, "tls: 3", "tls:"),
+        ({}, {"DUPLEX_ICE_SERVERS": "turn:"}, "", "DUPLEX_ICE_SERVERS: expected a JSON list"),
+        ({}, {}, "ice_servers: [{urls: 'http://a'}]", "is no ICE server"),
+        ({}, {}, "ice_servers: [{urls: []}]", "ice_servers:"),
+        ({}, {}, "ice_servers: [{url: 'stun:a'}]", "ice_servers:"),
     ],
 )
 def test_errors_name_the_field_and_its_place(tmp_path, options, environ, yaml, named):
@@ -94,6 +102,25 @@ def test_every_error_is_told_at_once(tmp_path):
 def test_a_missing_file_is_named(tmp_path):
     with pytest.raises(ConfigError, match=r"nothing\.yaml: can't be read"):
         load(file=tmp_path / "nothing.yaml")
+
+
+def test_tls_is_one_word_or_two_files(tmp_path):
+    cert, key = write(tmp_path / "cert.pem", ""), write(tmp_path / "key.pem", "")
+    assert load().tls is None
+    for options in ({"tls": ("self-signed", "self-signed")}, {"tls": "self-signed"}):
+        assert load(options).tls == "self-signed"
+    assert load(DUPLEX_TLS="self-signed").tls == "self-signed"
+    assert load(DUPLEX_TLS=f"{cert},{key}").tls == (cert, key)
+    assert load({"tls": (cert, key)}).scheme == "https"
+
+
+def test_ice_servers_come_from_yaml_or_as_json(tmp_path):
+    yaml = "ice_servers: [{urls: 'turn:a:3478?transport=udp', username: u, credential: c-c-c}]\n"
+    (server,) = load(file=write(tmp_path / "c.yaml", yaml)).ice_servers
+    assert (server.urls, server.username) == (("turn:a:3478?transport=udp",), "u")
+    assert "c-c-c" not in repr(server)
+    json = '[{"urls": ["stun:a", "stuns:b"]}]'
+    assert load(DUPLEX_ICE_SERVERS=json).ice_servers[0].urls == ("stun:a", "stuns:b")
 
 
 def test_errors_do_not_show_keys():
