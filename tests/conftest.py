@@ -30,6 +30,12 @@ StartServer = Callable[..., AbstractAsyncContextManager["Server"]]
 StartProcess = Callable[..., AbstractContextManager["ServerProcess"]]
 
 
+def pytest_runtest_teardown() -> None:
+    """A model that a test built in this thread has made it flush denormal numbers; undone here."""
+    if (torch := sys.modules.get("torch")) is not None:
+        torch.set_flush_denormal(False)
+
+
 @pytest.fixture
 def start_server() -> StartServer:
     """`async with start_server(max_sessions=2, **settings) as server`: echo, in this process."""
