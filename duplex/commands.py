@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from duplex.conversation import Item
 from duplex.settings import SettingsPatch, Substitution
@@ -20,6 +21,12 @@ class UpdateSession(Command, frozen=True, kw_only=True):
 
     patch: SettingsPatch
     substitutions: tuple[Substitution, ...] = ()
+    written: tuple[str, ...] = ()
+    """The fields that the client wrote, by their paths: what was substituted there before isn't
+    any more.
+    """
+    paths: dict[str, str] = {}
+    """The client's own paths of settings, by the settings' names: for errors found later."""
 
 
 class AppendAudio(Command, frozen=True, kw_only=True, gc=False):
@@ -28,6 +35,8 @@ class AppendAudio(Command, frozen=True, kw_only=True, gc=False):
     audio: bytes
     format: AudioFormat | None = None
     rate: int | None = None
+    video: tuple[bytes, ...] = ()
+    """Encoded images for the frame that this chunk completes."""
 
 
 class AppendPcm(Command, frozen=True, kw_only=True, gc=False):
@@ -49,7 +58,12 @@ class ClearInput(Command, frozen=True, kw_only=True, gc=False):
 
 
 class CreateResponse(Command, frozen=True, kw_only=True):
-    """The client wants the agent to speak."""
+    """The client wants the agent to speak. What is UNSET is as the session has it."""
+
+    text_only: bool | UnsetType = UNSET
+    max_output_tokens: int | UnsetType | None = UNSET
+    metadata: dict[str, str] | None = None
+    substitutions: tuple[Substitution, ...] = ()
 
 
 class BargeIn(Command, frozen=True, kw_only=True, gc=False):

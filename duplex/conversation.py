@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from typing import Literal
 
 import msgspec
@@ -14,7 +15,16 @@ ItemStatus = Literal["in_progress", "completed", "incomplete"]
 Role = Literal["user", "assistant", "system"]
 PartType = Literal["input_text", "input_audio", "output_text", "output_audio"]
 
-MAX_ITEMS = 10_000
+MAX_ITEMS = 1_000
+"""Items of a conversation; beyond, and beyond `MAX_CHARS`, the oldest are forgotten."""
+MAX_CHARS = 1 << 20
+"""Characters of all items together, when one is added."""
+MAX_ITEM_CHARS = 1 << 18
+"""Characters of one item that a client makes."""
+MAX_SPOKEN_CHARS = 1 << 16
+"""Characters of one part's speech, more than an hour of it; beyond, the oldest are forgotten."""
+_PART_CHARS = 64
+"""What a part counts for beside its text."""
 
 
 class Part(msgspec.Struct, kw_only=True):
@@ -22,24 +32,39 @@ class Part(msgspec.Struct, kw_only=True):
 
     type: PartType
     text: str | None = None
-    """The words; None for speech that nobody transcribed."""
+    """Words that came as a whole; None for speech, see `words`."""
     audio_ms: float = 0.0
     """Length of the audio, for the audio types."""
-    pieces: list[tuple[float, str]] = msgspec.field(default_factory=list)
+    pieces: deque[tuple[float, str]] = msgspec.field(default_factory=deque)
     """Words with the time in the audio, in milliseconds, where they begin."""
+    spoken_chars: int = 0
+    """Characters in `pieces`."""
+
+    @property
+    def words(self) -> str | None:
+        """What was said or written; None for speech that nobody transcribed."""
+        return "".join(text for _, text in self.pieces) if self.pieces else self.text
 
     def speak(self, ms: float, text: str) -> None:
         """Adds audio of that length, and words that begin with it."""
         if text:
             self.pieces.append((self.audio_ms, text))
-            self.text = (self.text or "") + text
+            self.spoken_chars += len(text)
+            while self.spoken_chars > MAX_SPOKEN_CHARS:
+                self.spoken_chars -= len(self.pieces.popleft()[1])
         self.audio_ms += ms
 
     def cut(self, ms: float) -> None:
-        """Forgets what comes after that time."""
-        self.pieces = [piece for piece in self.pieces if piece[0] < ms]
-        self.text = "".join(text for _, text in self.pieces)
-        self.audio_ms = min(self.audio_ms, ms)
+        """Forgets the words that come after that time."""
+        while self.pieces and self.pieces[-1][0] >= ms:
+            self.spoken_chars -= len(self.pieces.pop()[1])
+        if ms <= 0:
+            self.text = None
+
+    def take_back(self, ms: float) -> None:
+        """The last of the audio was never sent: what follows comes in its place."""
+        self.audio_ms = max(0.0, self.audio_ms - ms)
+        self.cut(self.audio_ms)
 
 
 class Item(msgspec.Struct, kw_only=True):
@@ -57,12 +82,54 @@ class Item(msgspec.Struct, kw_only=True):
 
     def snapshot(self) -> Item:
         """The item as it is now; what happens to it later doesn't show."""
-        parts = [msgspec.structs.replace(part, pieces=[]) for part in self.parts]
+        parts = [
+            Part(type=part.type, text=part.words, audio_ms=part.audio_ms) for part in self.parts
+        ]
         return msgspec.structs.replace(self, parts=parts)
+
+    @property
+    def chars(self) -> int:
+        """How much the item holds, in characters, as the conversation counts them."""
+        own = (self.name, self.call_id, self.arguments, self.output)
+        return sum(len(text) for text in own if text) + sum(
+            _PART_CHARS + len(part.text or "") + part.spoken_chars for part in self.parts
+        )
+
+    def truncate(self, content_index: int, audio_end_ms: float) -> float:
+        """Keeps what was heard of the agent's speech; returns where it ends, in milliseconds.
+
+        A position past the end is taken for the end: players run a little ahead. Raises
+        SessionError for items and parts that aren't the agent's speech, and for negative times.
+        """
+        if self.role != "assistant":
+            raise SessionError(
+                "invalid_value", "Only the agent's messages can be truncated.", param="item_id"
+            )
+        if not 0 <= content_index < len(self.parts):
+            raise SessionError(
+                "invalid_value", f"The item has no part {content_index}.", param="content_index"
+            )
+        part = self.parts[content_index]
+        if part.type != "output_audio":
+            raise SessionError(
+                "invalid_value", "Only audio can be truncated.", param="content_index"
+            )
+        if audio_end_ms < 0:
+            raise SessionError(
+                "invalid_value", "audio_end_ms must not be negative.", param="audio_end_ms"
+            )
+        end = min(audio_end_ms, part.audio_ms)
+        part.cut(end)
+        if self.status != "in_progress":  # else more is on its way, and keeps its place in time
+            part.audio_ms, self.status = end, "incomplete"
+        return end
 
 
 class Conversation:
-    """Items in order. Every refusal names the field at fault; nothing has changed then."""
+    """Items in order. Every refusal names the field at fault; nothing has changed then.
+
+    Bounded: the oldest items make room for new ones, but for those still in progress.
+    """
 
     def __init__(self) -> None:
         self.id = new_id("conv")
@@ -86,20 +153,25 @@ class Conversation:
         """Adds an item after another one: "root" is the beginning, None the end.
 
         Returns the id of the item before it. Raises SessionError for an id that is there already
-        or an unknown `after`.
+        or an unknown `after`, and for an item that is too large.
         """
         if item.id in self._items:
             raise SessionError(
                 "invalid_value", f"There is an item {item.id!r} already.", param="item.id"
             )
-        if len(self._order) >= MAX_ITEMS:
-            raise SessionError("invalid_value", f"A conversation has at most {MAX_ITEMS} items.")
+        if item.chars > MAX_ITEM_CHARS:
+            raise SessionError(
+                "invalid_value", f"An item holds at most {MAX_ITEM_CHARS} characters.", param="item"
+            )
+        if after is not None and after != "root":
+            self._place(after, "previous_item_id")
+        self._make_room(item.chars, kept=after)
         if after is None:
             place = len(self._order)
         elif after == "root":
             place = 0
         else:
-            place = self._place(after, "previous_item_id") + 1
+            place = self._order.index(after) + 1
         self._order.insert(place, item.id)
         self._items[item.id] = item
         return self._order[place - 1] if place else None
@@ -115,34 +187,18 @@ class Conversation:
         del self._items[item_id]
 
     def truncate(self, item_id: str, content_index: int, audio_end_ms: float) -> float:
-        """Keeps what was heard of the agent's speech; returns where it ends, in milliseconds.
+        """Keeps what was heard of an item: see `Item.truncate`. Raises SessionError."""
+        return self.get(item_id).truncate(content_index, audio_end_ms)
 
-        A position past the end is taken for the end: players run a little ahead. Raises
-        SessionError for items and parts that aren't the agent's speech, and for negative times.
-        """
-        item = self.get(item_id)
-        if item.role != "assistant":
-            raise SessionError(
-                "invalid_value", "Only the agent's messages can be truncated.", param="item_id"
-            )
-        if not 0 <= content_index < len(item.parts):
-            raise SessionError(
-                "invalid_value", f"The item has no part {content_index}.", param="content_index"
-            )
-        part = item.parts[content_index]
-        if part.type != "output_audio":
-            raise SessionError(
-                "invalid_value", "Only audio can be truncated.", param="content_index"
-            )
-        if audio_end_ms < 0:
-            raise SessionError(
-                "invalid_value", "audio_end_ms must not be negative.", param="audio_end_ms"
-            )
-        end = min(audio_end_ms, part.audio_ms)
-        part.cut(end)
-        if item.status == "completed":
-            item.status = "incomplete"
-        return end
+    def _make_room(self, chars: int, kept: str | None) -> None:
+        """Forgets the oldest items until one more of so many characters fits in."""
+        chars += sum(item.chars for item in self._items.values())
+        for item in self.items:
+            if len(self._order) < MAX_ITEMS and chars <= MAX_CHARS:
+                return
+            if item.status != "in_progress" and item.id != kept:
+                chars -= item.chars
+                self.delete(item.id)
 
     def _place(self, item_id: str, param: str) -> int:
         if item_id not in self._items:

@@ -9,7 +9,7 @@ import msgspec
 from duplex.conversation import Item
 from duplex.errors import SessionError
 from duplex.fence import Fence
-from duplex.settings import Settings, Substitution
+from duplex.settings import ResponseSettings, Settings, Substitution
 from engine.api import Pcm, Timings
 from media.formats import AudioFormat
 
@@ -43,6 +43,7 @@ class ResponseCreated(Event, frozen=True, kw_only=True):
     item: Item
     previous_item_id: str | None
     conversation_id: str
+    settings: ResponseSettings = ResponseSettings()
 
 
 class OutputAudio(Event, frozen=True, kw_only=True, gc=False):
@@ -71,12 +72,19 @@ class ResponseDone(Event, frozen=True, kw_only=True):
     response_id: str
     status: ResponseStatus
     reason: str | None = None
-    """Why it isn't complete: turn_detected or client_cancelled."""
+    """Why it isn't complete: turn_detected, client_cancelled or max_output_tokens."""
     item: Item
     previous_item_id: str | None
     conversation_id: str
+    settings: ResponseSettings = ResponseSettings()
+    error: str | None = None
+    """Why it failed: the reason that the session ended with."""
     frames: int
     """Frames that the response had."""
+    words: int = 0
+    """Of these, frames that came with text."""
+    heard: int = 0
+    """Frames of the user that the model took since the response before, or the beginning."""
 
 
 class UserStarted(Event, frozen=True, kw_only=True):
@@ -159,7 +167,8 @@ class OutputStopped(Event, frozen=True, kw_only=True):
 class OutputCleared(Event, frozen=True, kw_only=True):
     """What was queued for playback is dropped."""
 
-    response_id: str
+    response_id: str | None
+    """The response that it belonged to; None if nothing was queued."""
 
 
 class TurnSignalled(Event, frozen=True, kw_only=True):
@@ -185,6 +194,26 @@ class OverlapDecided(Event, frozen=True, kw_only=True):
     policy: str
     action: Literal["listen", "barge_in", "drop"]
     reason: str
+    audio_ms: float | None = None
+    """Where in the user's audio it was decided; None if the client asked."""
+
+
+class RateLimit(msgspec.Struct, frozen=True, kw_only=True):
+    """How much of something a client may still do."""
+
+    name: Literal["requests"]
+    limit: int
+    """After a pause."""
+    remaining: int
+    """At once, now."""
+    reset_s: float
+    """Until `limit` is there again."""
+
+
+class RateLimitsUpdated(Event, frozen=True, kw_only=True):
+    """What the client may still ask for; comes with each response."""
+
+    limits: tuple[RateLimit, ...]
 
 
 class HeartbeatAcknowledged(Event, frozen=True, kw_only=True):

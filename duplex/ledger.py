@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import msgspec
 
-from duplex.conversation import Conversation
+from duplex.conversation import Item
 from duplex.errors import SessionError
-from duplex.responses import item_of
 
 _KEPT = 64
 """Responses whose acks may still come."""
 
 
 class _Entry(msgspec.Struct):
+    item: Item
     turn: int
     played_ms: float = 0.0
     committed_ms: float = 0.0
+    settled: bool = False
 
 
 class Playback(msgspec.Struct, frozen=True):
@@ -28,17 +29,30 @@ class Playback(msgspec.Struct, frozen=True):
 
 
 class Ledger:
-    """Acks of one session. History holds what was played: an ack commits its item up to there."""
+    """Acks of one session. History holds what was played: an ack commits its item up to there,
+    and what nobody has committed when the user's next turn comes is forgotten.
+    """
 
-    def __init__(self, conversation: Conversation) -> None:
-        self._conversation = conversation
+    def __init__(self) -> None:
         self._entries: dict[str, _Entry] = {}
 
-    def begin(self, response_id: str, turn: int) -> None:
-        """A response of the user's `turn` begins."""
-        self._entries[response_id] = _Entry(turn)
+    def begin(self, response_id: str, item: Item, turn: int) -> None:
+        """A response of the user's `turn` begins; its one item grows with it."""
+        self._entries[response_id] = _Entry(item, turn)
         while len(self._entries) > _KEPT:
-            del self._entries[next(iter(self._entries))]
+            _settle(self._entries.pop(next(iter(self._entries))))
+
+    def end(self, response_id: str, *, commit: bool) -> None:
+        """A response is over; with `commit` all that was sent of it counts as played."""
+        entry = self._entries.get(response_id)
+        if entry is not None and commit:
+            entry.played_ms = entry.committed_ms = entry.item.parts[0].audio_ms
+
+    def next_turn(self, turn: int, current: str | None) -> None:
+        """The user's `turn` begins: the history of the responses before it is closed."""
+        for response_id, entry in self._entries.items():
+            if entry.turn < turn and response_id != current and not entry.settled:
+                _settle(entry)
 
     def ack(
         self,
@@ -46,7 +60,6 @@ class Ledger:
         response_id: str | None,
         item_id: str | None,
         current: str | None,
-        turn: int,
         played_ms: float,
         committed_ms: float | None,
         truncate: bool,
@@ -62,28 +75,31 @@ class Ledger:
         if response_id is None:
             raise SessionError("playback_item_mismatch", "No response is in progress.")
         entry = self._entries.get(response_id)
-        if entry is None or item_id not in (None, item_of(response_id)):
+        if entry is None or item_id not in (None, entry.item.id):
             raise SessionError(
                 "playback_item_mismatch",
                 "The item is not of this session's response.",
                 param="item_id" if item_id else "response_id",
             )
-        if entry.turn < turn and response_id != current:
+        if entry.settled:
             raise SessionError(
                 "playback_ack_too_late",
                 "The user's next turn has been committed; the history is settled.",
                 param="response_id",
             )
-        part = self._conversation.get(item_of(response_id)).parts[0]
-        entry.played_ms = max(entry.played_ms, min(played_ms, part.audio_ms))
+        part = entry.item.parts[0]
+        made_ms = part.audio_ms
+        entry.played_ms = max(entry.played_ms, min(played_ms, made_ms))
         committed = played_ms if committed_ms is None else committed_ms
-        entry.committed_ms = max(entry.committed_ms, min(committed, part.audio_ms))
-        if truncate:
-            self._conversation.truncate(item_of(response_id), 0, entry.committed_ms)
-        return Playback(response_id, item_of(response_id), entry.played_ms, entry.committed_ms)
+        entry.committed_ms = max(entry.committed_ms, min(committed, made_ms))
+        if truncate and part.type == "output_audio":
+            entry.item.truncate(0, entry.committed_ms)
+        return Playback(response_id, entry.item.id, entry.played_ms, entry.committed_ms)
 
-    def settle(self, response_id: str, *, all_of_it: bool) -> None:
-        """The response's history is closed: what was not committed is forgotten."""
-        entry = self._entries.get(response_id)
-        if entry is not None and not all_of_it:
-            self._conversation.truncate(item_of(response_id), 0, entry.committed_ms)
+
+def _settle(entry: _Entry) -> None:
+    """The history is closed: what was not committed is forgotten; text is read, not played."""
+    entry.settled = True
+    part = entry.item.parts[0]
+    if part.type == "output_audio" and entry.committed_ms < part.audio_ms:
+        entry.item.truncate(0, entry.committed_ms)

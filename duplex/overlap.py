@@ -25,10 +25,12 @@ class Overlap:
     acknowledgement ("uh huh") and does not, nor does anything in between.
     """
 
-    def __init__(self, policy: OverlapPolicy, *, short_ack_ms: float, barge_in_ms: float) -> None:
+    def __init__(
+        self, policy: OverlapPolicy, *, short_ack_ms: float = 0.0, barge_in_ms: float = 0.0
+    ) -> None:
         self.policy = policy
-        self._short_ack_ms = short_ack_ms
-        self._barge_in_ms = max(barge_in_ms, short_ack_ms)
+        self.short_ack_ms = short_ack_ms
+        self.barge_in_ms = barge_in_ms
         self._overlap_ms = 0.0
         self._decided = False
 
@@ -36,7 +38,7 @@ class Overlap:
         """Takes the next stretch of time; returns a decision when one falls."""
         if user_speaks and agent_speaks:
             self._overlap_ms += ms
-            if self._decided or self._overlap_ms < self._barge_in_ms:
+            if self._decided or self._overlap_ms < max(self.barge_in_ms, self.short_ack_ms):
                 return None
             self._decided = True
             if self.policy == "listen_only":
@@ -48,5 +50,5 @@ class Overlap:
         self._overlap_ms, self._decided = 0.0, False
         if overlap == 0 or decided:
             return None
-        short = overlap <= self._short_ack_ms
+        short = overlap <= self.short_ack_ms
         return Decision("listen", "short_acknowledgement" if short else "brief_speech")

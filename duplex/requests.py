@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-import binascii
-from typing import TYPE_CHECKING
-
-import msgspec
-from msgspec import UNSET
+from typing import TYPE_CHECKING, Literal
 
 from duplex.commands import (
     AckEvent,
@@ -40,30 +35,12 @@ from duplex.events import (
     OutputCleared,
     OverlapDecided,
     PlaybackAcknowledged,
-    SessionUpdated,
     TurnSignalled,
 )
-from duplex.settings import EncodedAudio
-from media.clips import read_clip
-from media.formats import BadAudio
+from duplex.updates import update
 
 if TYPE_CHECKING:
     from duplex.session import Session
-    from duplex.settings import Settings, SettingsPatch
-
-_MAX_REFERENCE_S = 30.0
-
-_FIXED_BY_FIRST_FRAME = (
-    "voice",
-    "persona",
-    "voice_audio",
-    "seed",
-    "text_temperature",
-    "text_top_k",
-    "audio_temperature",
-    "audio_top_k",
-    "input_clock",
-)
 
 
 async def carry_out(session: Session, command: Command) -> None:
@@ -72,26 +49,18 @@ async def carry_out(session: Session, command: Command) -> None:
         case AckEvent():
             pass
         case UpdateSession():
-            await _update(session, command)
+            await update(session, command)
         case CommitInput():
             session.user.commit(may_be_empty=command.may_be_empty)
         case ClearInput():
-            session.input.clear()
+            session.intake.clear()
             session.user.clear()
         case CreateResponse():
-            if session.responses.current is not None:
-                raise SessionError(
-                    "conversation_already_has_active_response",
-                    f"Response {session.responses.current.id} is in progress.",
-                )
-            session.responses.request()
+            await _create_response(session, command)
         case BargeIn():
             _barge_in(session, command)
         case ClearOutput():
-            response = session.fence.response
-            session.interrupt("client_cancelled")
-            if response is not None:
-                session.emit(OutputCleared(response_id=response))
+            _clear_output(session)
         case CreateItem():
             item = command.item
             previous = session.conversation.add(item, command.after)
@@ -134,61 +103,27 @@ async def carry_out(session: Session, command: Command) -> None:
             )
 
 
-async def _update(session: Session, command: UpdateSession) -> None:
-    """Applies the patch whole or not at all; the first update takes the slot."""
-    patch = await _decoded(command.patch, session.runtime.spec.sample_rate)
-    settings = session.settings.patched(patch)
-    if session.fed and (name := _changed(session.settings, settings, patch)):
+async def _create_response(session: Session, command: CreateResponse) -> None:
+    """Waits for the agent to speak, in a slot that is taken now if there was none."""
+    current = session.responses.current
+    if current is not None:
         raise SessionError(
-            "invalid_value", f"{name} is fixed once audio has been sent.", param=name
+            "conversation_already_has_active_response", f"Response {current.id} is in progress."
         )
-    if not session.opened or settings.open_params() != session.settings.open_params():
-        await _open(session, settings, command.patch)
-    session.apply(settings)
-    for substitution in command.substitutions:
-        session.substitutions[substitution.field] = substitution
-    session.start()
-    session.emit(
-        SessionUpdated(settings=settings, substitutions=tuple(session.substitutions.values()))
-    )
+    await session.ensure_open()
+    session.intake.keep_time()
+    if not session.responses.request(command):
+        _decide(session, "listen", "model_decides")
 
 
-async def _open(session: Session, settings: Settings, asked: SettingsPatch) -> None:
-    try:
-        await session.open(settings)
-    except SessionError as error:
-        if error.param == "voice_audio" and isinstance(asked.voice_audio, EncodedAudio):
-            error.param = asked.voice_audio.param
-        raise
-
-
-async def _decoded(patch: SettingsPatch, rate: int) -> SettingsPatch:
-    """The patch with its recording, if it has one, as samples."""
-    recording = patch.voice_audio
-    if not isinstance(recording, EncodedAudio):
-        return patch
-    try:
-        samples = await asyncio.to_thread(_samples, recording.base64, rate)
-    except BadAudio as error:
-        message = f"{recording.param}: {error}."
-        raise SessionError("bad_audio", message, param=recording.param) from error
-    return msgspec.structs.replace(patch, voice_audio=samples)
-
-
-def _samples(base64: str, rate: int) -> bytes:
-    """A file in base64 as float32 mono samples."""
-    try:
-        file = binascii.a2b_base64(base64, strict_mode=True)
-    except ValueError as error:
-        raise BadAudio(f"no base64 ({error})") from error
-    return read_clip(file, rate, max_s=_MAX_REFERENCE_S).astype("<f4", copy=False).tobytes()
-
-
-def _changed(old: Settings, new: Settings, patch: SettingsPatch) -> str | None:
-    for name in _FIXED_BY_FIRST_FRAME:
-        if getattr(patch, name) is not UNSET and getattr(new, name) != getattr(old, name):
-            return name
-    return None
+def _clear_output(session: Session) -> None:
+    """Drops what is queued. With no response in progress the transport may still have some."""
+    response = session.fence.response
+    if response is None:
+        session.on_interrupt()
+    else:
+        session.interrupt("client_cancelled")
+    session.emit(OutputCleared(response_id=response))
 
 
 def _barge_in(session: Session, command: BargeIn) -> None:
@@ -200,13 +135,16 @@ def _barge_in(session: Session, command: BargeIn) -> None:
                 "There is no such response in progress.",
                 param="response_id" if command.response_id else None,
             )
+        _decide(session, "drop", "no_such_response")
         return
     session.interrupt("client_cancelled")
-    session.emit(
-        OverlapDecided(
-            policy=session.settings.overlap_policy, action="barge_in", reason="client_request"
-        )
-    )
+    _decide(session, "barge_in", "client_request")
+
+
+def _decide(session: Session, action: Literal["listen", "barge_in", "drop"], reason: str) -> None:
+    """Tells what was done about a request to interrupt, or to speak."""
+    policy = session.settings.overlap_policy
+    session.emit(OverlapDecided(policy=policy, action=action, reason=reason))
 
 
 def _ack_playback(session: Session, command: AckPlayback) -> None:
@@ -214,7 +152,6 @@ def _ack_playback(session: Session, command: AckPlayback) -> None:
         response_id=command.response_id,
         item_id=command.item_id,
         current=session.fence.response,
-        turn=session.fence.turn,
         played_ms=command.played_ms,
         committed_ms=command.committed_ms,
         truncate=command.truncate,

@@ -6,85 +6,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
-from duplex.conversation import Item, Part
-from duplex.events import (
-    OutputAudio,
-    OutputText,
-    ResponseCreated,
-    ResponseDone,
-    ResponseStatus,
-)
-from duplex.ids import new_id
+from duplex.commands import CreateResponse
+from duplex.events import ResponseStatus
+from duplex.response import Response
 from duplex.utterances import Speech, Utterances
 from engine.api import StepOutput
 
 if TYPE_CHECKING:
     from duplex.session import Session
-
-
-def item_of(response_id: str) -> str:
-    """The id of a response's one item."""
-    return f"item_{response_id}"
-
-
-class Response:
-    """A response in progress: its item grows with every frame."""
-
-    def __init__(self, session: Session) -> None:
-        self.id = new_id("resp")
-        self.frames = 0
-        text_only = session.settings.output_text_only
-        self.part = Part(type="output_text" if text_only else "output_audio")
-        self.item = Item(
-            id=item_of(self.id), role="assistant", status="in_progress", parts=[self.part]
-        )
-        self._session = session
-        self._previous = session.conversation.add(self.item)
-        session.fence = session.fence.respond(self.id)
-        session.ledger.begin(self.id, session.fence.turn)
-        session.emit(
-            ResponseCreated(
-                response_id=self.id,
-                item=self.item.snapshot(),
-                previous_item_id=self._previous,
-                conversation_id=session.conversation.id,
-            )
-        )
-
-    def speak(self, output: StepOutput) -> None:
-        """Passes a frame on."""
-        session, settings = self._session, self._session.settings
-        self.part.speak(session.frame_ms, output.text)
-        if output.text:
-            session.emit(OutputText(fence=session.fence, text=output.text))
-        if not settings.output_text_only and output.pcm is not None:
-            session.emit(
-                OutputAudio(
-                    fence=session.fence,
-                    format=settings.output_format,
-                    pcm=output.pcm,
-                    frame_index=self.frames,
-                    timings=output.timings if settings.stage_metrics else None,
-                )
-            )
-        self.frames += 1
-
-    def end(self, status: ResponseStatus, reason: str | None = None) -> None:
-        """Ends the response."""
-        session = self._session
-        self.item.status = "completed" if status == "completed" else "incomplete"
-        session.emit(
-            ResponseDone(
-                response_id=self.id,
-                status=status,
-                reason=reason,
-                item=self.item.snapshot(),
-                previous_item_id=self._previous,
-                conversation_id=session.conversation.id,
-                frames=self.frames,
-            )
-        )
-        session.fence = session.fence.respond(None)
 
 
 class Responses(Protocol):
@@ -96,6 +25,16 @@ class Responses(Protocol):
         ...
 
     @property
+    def begun(self) -> bool:
+        """Whether there has been one."""
+        ...
+
+    @property
+    def bounded(self) -> bool:
+        """Whether a response may be ended for its length."""
+        ...
+
+    @property
     def speaking(self) -> bool:
         """Whether the agent is heard to speak now."""
         ...
@@ -104,15 +43,15 @@ class Responses(Protocol):
         """Takes the agent's next frame; a stale one is not passed on."""
         ...
 
-    def request(self) -> None:
-        """The client asks the agent to speak."""
+    def request(self, asked: CreateResponse) -> bool:
+        """The client asks the agent to speak; False if it speaks when it will."""
         ...
 
-    def interrupt(self, reason: str) -> None:
-        """What the agent is saying is not wanted any more."""
+    def interrupt(self, reason: str, flushed: int) -> None:
+        """What the agent is saying is not wanted any more; so many frames of it never left."""
         ...
 
-    def finish(self, status: ResponseStatus) -> None:
+    def finish(self, status: ResponseStatus, reason: str) -> None:
         """The session ends."""
         ...
 
@@ -120,10 +59,17 @@ class Responses(Protocol):
 class OneResponse:
     """The whole session is one response, a delta for every frame."""
 
+    bounded = False
+
     def __init__(self, session: Session, silence_frames: int) -> None:
         self.current: Response | None = None
         self._session = session
         self._utterances = Utterances(silence_frames)
+
+    @property
+    def begun(self) -> bool:
+        """Whether the agent has been heard."""
+        return self.current is not None
 
     @property
     def speaking(self) -> bool:
@@ -142,16 +88,19 @@ class OneResponse:
             self.current = Response(self._session)
         self.current.speak(output)
 
-    def request(self) -> None:
-        """Nothing to do: the model speaks when it will."""
+    def request(self, asked: CreateResponse) -> bool:
+        """Changes nothing."""
+        return False
 
-    def interrupt(self, reason: str) -> None:
+    def interrupt(self, reason: str, flushed: int) -> None:
         """The stream goes on: the model has heard the user too."""
+        if self.current is not None:
+            self.current.take_back(flushed)
 
-    def finish(self, status: ResponseStatus) -> None:
+    def finish(self, status: ResponseStatus, reason: str) -> None:
         """Ends the one response."""
         if self.current is not None:
-            self.current.end(status)
+            self.current.end(status, error=reason if status == "failed" else None)
             self.current = None
 
 
@@ -162,8 +111,11 @@ class UtteranceResponses:
     for the next utterance, and ends empty if none begins within `patience_frames`.
     """
 
+    bounded = True
+
     def __init__(self, session: Session, silence_frames: int, patience_frames: int) -> None:
         self.current: Response | None = None
+        self.begun = False
         self._session = session
         self._utterances = Utterances(silence_frames)
         self._patience_frames = patience_frames
@@ -187,39 +139,53 @@ class UtteranceResponses:
                 self._speak(output)
             case Speech.ENDED:
                 if not self._muted:
-                    self.finish("completed")
+                    self._end("completed")
                 self._muted = False
             case Speech.SILENT:
                 self._wait()
 
-    def request(self) -> None:
+    def request(self, asked: CreateResponse) -> bool:
         """Begins a response at once; the next utterance goes into it."""
         self._waiting = self._patience_frames
-        self.current = Response(self._session)
+        self._begin(asked)
+        return True
 
-    def interrupt(self, reason: str) -> None:
+    def interrupt(self, reason: str, flushed: int) -> None:
         """Cancels the response and mutes the rest of its utterance."""
         self._muted = self._utterances.speaking
         if self.current is not None:
-            self.current.end("cancelled", reason)
-            self.current = None
+            self.current.take_back(flushed)
+            self._end("cancelled", reason)
 
-    def finish(self, status: ResponseStatus) -> None:
+    def finish(self, status: ResponseStatus, reason: str) -> None:
         """Ends the response in progress."""
-        if self.current is not None:
-            self.current.end(status)
-            self.current = None
+        self._end(status, error=reason if status == "failed" else None)
 
     def _speak(self, output: StepOutput) -> None:
         if self._muted:
             return
         self._waiting = 0
-        if self.current is None:
-            self.current = Response(self._session)
-        self.current.speak(output)
+        response = self.current or self._begin()
+        response.speak(output)
+        if response.full:
+            self._end("incomplete", "max_output_tokens")
+            self._muted = True
 
     def _wait(self) -> None:
         if self._waiting:
             self._waiting -= 1
             if not self._waiting:
-                self.finish("completed")
+                self._end("completed")
+
+    def _begin(self, asked: CreateResponse | None = None) -> Response:
+        self.current = Response(self._session, asked)
+        self.begun = True
+        return self.current
+
+    def _end(
+        self, status: ResponseStatus, reason: str | None = None, error: str | None = None
+    ) -> None:
+        response, self.current = self.current, None
+        self._waiting = 0
+        if response is not None:
+            response.end(status, reason, error)

@@ -2,8 +2,9 @@
 
 Commands come in by `handle`, in order, and wait there for room (that wait is the backpressure of
 client-clocked input: nobody reads the socket meanwhile). Outputs come in by `deliver`, become
-responses (`duplex.responses`) and leave as events through the outbox. What the session does about
-the user's speech is in `duplex.user`, what the client can ask for in `duplex.requests`.
+responses (`duplex.responses`) and leave as events through the outbox. The caller's audio is in
+`duplex.intake`, what the session does about the user's speech in `duplex.user`, what the client
+can ask for in `duplex.requests`.
 """
 
 from __future__ import annotations
@@ -11,34 +12,36 @@ from __future__ import annotations
 import asyncio
 import enum
 import logging
-from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from duplex.commands import AppendAudio, AppendPcm, Command
 from duplex.conversation import Conversation
 from duplex.errors import SessionError, internal_error
-from duplex.events import Event, Failed, SessionClosed, SessionCreated, SessionExpired
+from duplex.events import (
+    Event,
+    Failed,
+    RateLimit,
+    SessionClosed,
+    SessionCreated,
+    SessionExpired,
+)
 from duplex.fence import Fence
+from duplex.intake import Intake
 from duplex.ledger import Ledger
 from duplex.outbox import Outbox, OutboxOverflow
 from duplex.requests import carry_out
 from duplex.responses import OneResponse, Responses, UtteranceResponses
 from duplex.user import User
-from engine.api import Frame, Lease, Pcm, StepOutput
-from media.formats import BadAudio
-from media.input_clock import InputClock
+from engine.api import Lease, StepOutput
 
 if TYPE_CHECKING:
     from duplex.runtime import Runtime
     from duplex.settings import Settings, Substitution
-    from media.vad import VadStream
 
 logger = logging.getLogger(__name__)
 
 _OUTBOX_FRAMES = 64
-_UNREAD_FRAMES = 32
-"""A client that paces itself and has so much to read is not read from."""
 _LOST_FRAMES = 125
 """At 80 ms a frame: a reader that loses ten seconds in a row is gone."""
 _AGENT_SILENCE_S = 0.64
@@ -87,7 +90,7 @@ class Session:
         self.state = State.NEW
         self.fence = Fence(session_id)
         self.conversation = Conversation()
-        self.ledger = Ledger(self.conversation)
+        self.ledger = Ledger()
         self._room = asyncio.Event()
         self.outbox = Outbox(
             max_audio=_OUTBOX_FRAMES, max_lost=_LOST_FRAMES, on_room=self._room.set
@@ -96,12 +99,15 @@ class Session:
         """Called when the connection should be cut: its reader doesn't read."""
         self.on_interrupt: Callable[[], None] = _nothing
         """Called when the transport should take back what it has not sent of the agent's audio."""
+        self.rate_limits: Callable[[], tuple[RateLimit, ...]] = tuple
+        """What the connection still lets the client do."""
         self.substitutions: dict[str, Substitution] = {}
         self.resume_token: str | None = None
         """What the client needs to take the session to another socket; None: it can't."""
         self.attachment_generation = 0
         self.runtime = runtime
-        self._paced = paced
+        self.max_idle_s = settings.idle_timeout_s
+        """The server's limit; the client may ask for less."""
         self.frame_ms = 1000 * spec.frame_s
         silence_frames = round(_AGENT_SILENCE_S / spec.frame_s)
         self.responses: Responses = (
@@ -109,27 +115,42 @@ class Session:
             if mode is Mode.DUPLEX
             else UtteranceResponses(self, silence_frames, round(_PATIENCE_S / spec.frame_s))
         )
+        self.lease: Lease | None = None
+        self.intake = Intake(self, self._room, paced=paced)
         self.user = User(self)
-        self.input: InputClock = self._new_input()
-        self.fed = 0
-        """Frames handed to the engine."""
-        self._lease: Lease | None = None
-        self._fed_at: deque[float] = deque()
-        self._vad: VadStream | None = None
-        self._clock_task: asyncio.Task[None] | None = None
         self._last_command = runtime.clock.now()
         self._finishing: asyncio.Task[None] | None = None
         self._announced = False
 
     @property
-    def in_flight(self) -> int:
-        """Frames fed whose outputs haven't come."""
-        return len(self._fed_at)
+    def live(self) -> bool:
+        """Whether frames go down and come up."""
+        return self.state is State.LIVE
+
+    @property
+    def over(self) -> bool:
+        """Whether nothing goes down or comes up any more."""
+        return self.state is State.CLOSED
 
     @property
     def opened(self) -> bool:
         """Whether the session has a slot."""
-        return self._lease is not None
+        return self.lease is not None
+
+    @property
+    def in_flight(self) -> int:
+        """Frames fed whose outputs haven't come."""
+        return self.intake.in_flight
+
+    @property
+    def fed(self) -> int:
+        """Frames handed to the engine."""
+        return self.intake.fed
+
+    @property
+    def begun(self) -> bool:
+        """Whether somebody has said something; before, the slot can be prefilled anew."""
+        return self.user.begun or self.responses.begun
 
     def start(self) -> None:
         """Says that the session exists, once: at once, or else when it has its slot."""
@@ -151,7 +172,8 @@ class Session:
             return
         try:
             if type(command) is AppendAudio or type(command) is AppendPcm:
-                await self._append(command)
+                await self.ensure_open()
+                await self.intake.append(command)
             else:
                 await carry_out(self, command)
         except SessionError as error:
@@ -179,11 +201,10 @@ class Session:
     def deliver(self, output: StepOutput, now: float) -> None:
         """Takes one output of the engine: the routing step, where stale ones are dropped."""
         metrics = self.runtime.metrics
-        latency = now - self._fed_at.popleft()
+        latency = self.intake.took(now)
         metrics.frame_s.observe(latency)
         if latency > self.frame_ms / 1000:
             metrics.late_frames += 1
-        self._room.set()
         if output.error:
             logger.error("session %s: the engine ended its lease: %s", self.id, output.error)
             self.abort(internal_error(), "internal_error")
@@ -200,18 +221,20 @@ class Session:
     def interrupt(self, reason: str) -> None:
         """Barge-in: moves the epoch and drops what was made before it, wherever it is."""
         self.fence = self.fence.barge_in()
-        self.runtime.metrics.flushed_frames += self.outbox.flush(self.fence)
-        self.responses.interrupt(reason)
+        flushed = self.outbox.flush(self.fence)
+        self.runtime.metrics.flushed_frames += flushed
+        self.responses.interrupt(reason, flushed)
         self.on_interrupt()
 
     def turn_ended(self) -> None:
         """The user's turn was committed."""
         self.fence = self.fence.next_turn()
+        self.ledger.next_turn(self.fence.turn, self.fence.response)
 
     def expire_if_idle(self, now: float) -> None:
         """Ends the session if its client has said nothing for longer than it allowed itself."""
         limit = self.settings.idle_timeout_s
-        if limit is not None and self.state is State.LIVE and now - self._last_command > limit:
+        if limit is not None and self.live and now - self._last_command > limit:
             self.emit(SessionExpired(idle_timeout_s=limit))
             self._start_finishing("idle_timeout", drain=False)
 
@@ -232,94 +255,31 @@ class Session:
 
         Raises SessionError; the session has no slot then.
         """
-        if self._lease is not None:
-            lease, self._lease, self.state = self._lease, None, State.NEW
+        if self.lease is not None:
+            lease, self.lease, self.state = self.lease, None, State.NEW
+            self.intake.restart()
             await self.runtime.release(lease)
         lease = await self.runtime.open(self, settings.open_params())
         if self.state is not State.NEW:
             await self.runtime.release(lease)
             return
-        self._lease = lease
+        self.lease = lease
         self.state = State.LIVE
+
+    async def ensure_open(self) -> None:
+        """Takes a slot if there is none yet. Raises SessionError."""
+        if self.lease is None:
+            await self.open(self.settings)
+            self.start()
 
     def apply(self, settings: Settings) -> None:
         """Puts settings in force."""
         clock_changed = settings.input_clock != self.settings.input_clock
         self.settings = settings
         self.user.configure()
-        if clock_changed and self.input.frames_out == 0:
-            self.input = self._new_input()
-        self._keep_time()
-
-    async def _append(self, command: AppendAudio | AppendPcm) -> None:
-        settings = self.settings
-        if self._lease is None:
-            await self.open(settings)
-            self.start()
-        before, rate = self.input.samples_in, command.rate or settings.input_rate
-        now = self.runtime.clock.now()
-        try:
-            if isinstance(command, AppendPcm):
-                frames = self.input.push_pcm(command.pcm, rate, now)
-            else:
-                audio_format = command.format or settings.input_format
-                frames = self.input.push(command.audio, audio_format, rate, now)
-        except BadAudio as error:
-            raise SessionError("bad_audio", str(error), param="audio") from error
-        self.user.sent(1000 * (self.input.samples_in - before) / rate)
-        self._keep_time()
-        for pcm in frames:
-            await self._feed(pcm)
-
-    async def _feed(self, pcm: Pcm) -> None:
-        """Hands a frame to the engine, as soon as there is room for it."""
-        while not self._has_room():
-            self._room.clear()
-            await self._room.wait()
-        if self._lease is None or self.state is State.CLOSED:
-            return
-        self._fed_at.append(self.runtime.clock.now())
-        self.runtime.feed(Frame(self._lease.id, self.fence.epoch, self.fed, pcm))
-        self.fed += 1
-        if self.user.wants_vad:
-            if self._vad is None:
-                spec = self.runtime.spec
-                self._vad = self.runtime.vad.stream(spec.sample_rate, self.user.heard)
-            self._vad.push(pcm)
-
-    def _has_room(self) -> bool:
-        """Whether a frame may be fed: not beyond the engine's limit, and while the client sets
-        the pace, not far ahead of what it has read of the answers.
-        """
-        if self.state is State.CLOSED:
-            return True
-        if len(self._fed_at) >= self.runtime.spec.max_in_flight:
-            return False
-        at_leisure = self._paced or self.input.server_clocked or self.state is not State.LIVE
-        return at_leisure or self.outbox.audio < _UNREAD_FRAMES
-
-    def _new_input(self) -> InputClock:
-        spec = self.runtime.spec
-        return InputClock(
-            spec.frame_size,
-            spec.sample_rate,
-            server_clocked=self.settings.input_clock == "server" and not self._paced,
-        )
-
-    def _keep_time(self) -> None:
-        """With a server clock, feeds silence while the client sends nothing."""
-        if self.input.server_clocked and self.opened and self._clock_task is None:
-            self.input.start(self.runtime.clock.now())
-            self._clock_task = self.runtime.spawn(self._feed_silence(), f"clock-{self.id}")
-
-    async def _feed_silence(self) -> None:
-        clock = self.runtime.clock
-        while self.state is State.LIVE and (deadline := self.input.next_deadline) is not None:
-            await clock.sleep_until(deadline)
-            frames = self.input.due(clock.now())
-            self.runtime.metrics.concealed_frames += len(frames)
-            for pcm in frames:
-                await self._feed(pcm)
+        if clock_changed:
+            self.intake.renew()
+        self.intake.keep_time()
 
     # --- the end ----------------------------------------------------------------------------
 
@@ -335,38 +295,28 @@ class Session:
         return self._finishing
 
     async def _finish(self, reason: str, *, drain: bool) -> None:
-        if self._clock_task is not None:
-            self._clock_task.cancel()
+        self.intake.stop_clock()
         try:
-            if drain and self._lease is not None:
+            if drain and self.lease is not None:
                 async with asyncio.timeout(self.runtime.session_drain_s):
-                    await self._drain()
+                    await self.intake.drain()
         except TimeoutError:
             logger.warning("session %s: %d outputs didn't come", self.id, self.in_flight)
         finally:
             whole = self.state is State.CLOSING
             self.state = State.CLOSED
-            if self._vad is not None:
-                self._vad.close()
-            if self._lease is not None:
-                lease, self._lease = self._lease, None
+            self.intake.close()
+            if self.lease is not None:
+                lease, self.lease = self.lease, None
                 await self.runtime.release(lease)
-            self.responses.finish("completed" if whole else "failed")
+            self.responses.finish("completed" if whole else "failed", reason)
             self.emit(SessionClosed(reason=reason))
             self.outbox.close()
             metrics = self.runtime.metrics
             metrics.sessions_closed[reason] += 1
             metrics.dropped_frames += self.outbox.dropped_audio
-            metrics.padded_samples += self.input.padded_samples
+            metrics.padded_samples += self.intake.padded_samples
             self.runtime.forget(self)
-
-    async def _drain(self) -> None:
-        """Steps what the caller had sent, the padded tail included, and waits for the outputs."""
-        for pcm in self.input.flush():
-            await self._feed(pcm)
-        while self._fed_at and self.state is State.CLOSING:
-            self._room.clear()
-            await self._room.wait()
 
 
 def _nothing() -> None:

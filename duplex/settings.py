@@ -7,13 +7,19 @@ from typing import Literal
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from duplex.turns import TurnDetection
+from duplex.turns import TurnDetection, TurnDetectionPatch
 from engine.api import EngineSpec, OpenParams
 from media.formats import AudioFormat
 
 OverlapPolicy = Literal["listen_only", "barge_in_on_speech"]
 PlaybackCommitPolicy = Literal["ack_only", "commit_all_on_done"]
 InputClockMode = Literal["client", "server"]
+
+
+G711 = frozenset((AudioFormat.G711_ULAW, AudioFormat.G711_ALAW))
+G711_RATE = 8_000
+"""Samples a second of G.711, unless a client says otherwise."""
+_PCM_RATE = 24_000
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
@@ -29,9 +35,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     audio_temperature: float | None = None
     audio_top_k: int | None = None
     input_format: AudioFormat = AudioFormat.PCM16
-    input_rate: int = 24_000
+    input_rate: int = _PCM_RATE
     output_format: AudioFormat = AudioFormat.PCM16
     output_text_only: bool = False
+    max_output_tokens: int | None = None
+    """Frames that an utterance may have, each a token; None: as many as the agent likes."""
     overlap_policy: OverlapPolicy = "listen_only"
     playback_commit_policy: PlaybackCommitPolicy = "ack_only"
     input_clock: InputClockMode = "client"
@@ -44,12 +52,18 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     stage_metrics: bool = False
 
     def patched(self, patch: SettingsPatch) -> Settings:
-        """These settings with what the patch sets."""
+        """These settings with what the patch sets, and what follows from it."""
         changes = {
             name: value
             for name in patch.__struct_fields__
             if (value := getattr(patch, name)) is not UNSET
         }
+        if isinstance(patch.turn_detection, TurnDetectionPatch):
+            in_force = self.turn_detection or TurnDetection()
+            changes["turn_detection"] = in_force.patched(patch.turn_detection)
+        input_format = changes.get("input_format", self.input_format)
+        if "input_rate" not in changes and (input_format in G711) != (self.input_format in G711):
+            changes["input_rate"] = G711_RATE if input_format in G711 else _PCM_RATE
         return msgspec.structs.replace(self, **changes)
 
     def open_params(self) -> OpenParams:
@@ -88,10 +102,11 @@ class SettingsPatch(msgspec.Struct, frozen=True, kw_only=True):
     input_rate: int | UnsetType = UNSET
     output_format: AudioFormat | UnsetType = UNSET
     output_text_only: bool | UnsetType = UNSET
+    max_output_tokens: int | UnsetType | None = UNSET
     overlap_policy: OverlapPolicy | UnsetType = UNSET
     playback_commit_policy: PlaybackCommitPolicy | UnsetType = UNSET
     input_clock: InputClockMode | UnsetType = UNSET
-    turn_detection: TurnDetection | UnsetType | None = UNSET
+    turn_detection: TurnDetectionPatch | UnsetType | None = UNSET
     overlap_short_ack_ms: int | UnsetType = UNSET
     overlap_barge_in_ms: int | UnsetType = UNSET
     idle_timeout_s: float | UnsetType | None = UNSET
@@ -105,6 +120,16 @@ class Substitution(msgspec.Struct, frozen=True):
     requested: str
     in_force: str | None
     reason: str
+
+
+class ResponseSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """What one response is made under: the session's settings, but for what its request said."""
+
+    text_only: bool = False
+    max_output_tokens: int | None = None
+    metadata: dict[str, str] | None = None
+    """The client's own notes."""
+    substitutions: tuple[Substitution, ...] = ()
 
 
 class Capabilities(msgspec.Struct, frozen=True, kw_only=True):

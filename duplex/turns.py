@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 _HYSTERESIS = 0.15
 """Speech ends below the threshold by this much, so that a level near it doesn't flicker."""
@@ -17,6 +18,26 @@ class TurnDetection(msgspec.Struct, frozen=True, kw_only=True):
     create_response: bool = True
     interrupt_response: bool = True
     idle_timeout_ms: int | None = None
+
+    def patched(self, patch: TurnDetectionPatch) -> TurnDetection:
+        """This with what the patch sets."""
+        changes = {
+            name: value
+            for name in patch.__struct_fields__
+            if (value := getattr(patch, name)) is not UNSET
+        }
+        return msgspec.structs.replace(self, **changes)
+
+
+class TurnDetectionPatch(msgspec.Struct, frozen=True, kw_only=True):
+    """Changes to turn detection; what is UNSET stays as it is."""
+
+    threshold: float | UnsetType = UNSET
+    prefix_padding_ms: int | UnsetType = UNSET
+    silence_duration_ms: int | UnsetType = UNSET
+    create_response: bool | UnsetType = UNSET
+    interrupt_response: bool | UnsetType = UNSET
+    idle_timeout_ms: int | UnsetType | None = UNSET
 
 
 class SpeechStarted(msgspec.Struct, frozen=True):
@@ -44,15 +65,14 @@ Turn = SpeechStarted | SpeechStopped | SpeechTimeout
 class UserTurns:
     """Cuts the user's stream into turns. Media time in milliseconds from the session's start."""
 
-    def __init__(self, detection: TurnDetection) -> None:
+    def __init__(self, detection: TurnDetection, now_ms: float = 0.0) -> None:
         self.detection = detection
-        self.now_ms = 0.0
+        self.now_ms = now_ms
         """Where the audio heard so far ends."""
         self.speaking_since: float | None = None
         """When the speech under way began; None while the user is silent."""
         self._silent_ms = 0.0
-        self._quiet_since = 0.0
-        self._ended_at = 0.0
+        self._quiet_since = self._ended_at = now_ms
 
     @property
     def speech_ms(self) -> float:
@@ -83,6 +103,11 @@ class UserTurns:
     def agent_spoke(self) -> None:
         """Starts the idle timeout anew: it runs from the end of what the agent said."""
         self._quiet_since = self.now_ms
+
+    def commit(self) -> None:
+        """The client has ended the turn under way itself; speech that goes on begins another."""
+        self.speaking_since, self._silent_ms = None, 0.0
+        self._ended_at = self._quiet_since = self.now_ms
 
     def _timeout(self) -> Turn | None:
         limit = self.detection.idle_timeout_ms

@@ -37,12 +37,18 @@ class User:
         self._overlap: Overlap | None = None
         self._item: str | None = None
         self._buffered_ms = 0.0
+        self._sent = self._spoken = False
         self.configure()
 
     @property
     def wants_vad(self) -> bool:
         """Whether the user's audio has to be looked at for speech."""
         return self._turns is not None
+
+    @property
+    def begun(self) -> bool:
+        """Whether the user has said something: found speech or, unlooked for, any audio."""
+        return self._spoken or (self._sent and not self.wants_vad)
 
     def configure(self) -> None:
         """Takes over the session's settings; a turn under way goes on."""
@@ -52,21 +58,21 @@ class User:
             self._turns = self._overlap = None
             return
         if self._turns is None:
-            self._turns = UserTurns(detection)
-            self._turns.now_ms = self._buffered_ms
+            heard_ms = self._session.intake.heard * self._session.frame_ms
+            self._turns = UserTurns(detection, heard_ms)
         self._turns.detection = detection
         interrupts = detection.interrupt_response and settings.overlap_policy != "listen_only"
         policy: OverlapPolicy = "barge_in_on_speech" if interrupts else "listen_only"
-        if self._overlap is None or self._overlap.policy != policy:
-            self._overlap = Overlap(
-                policy,
-                short_ack_ms=settings.overlap_short_ack_ms,
-                barge_in_ms=settings.overlap_barge_in_ms,
-            )
+        if self._overlap is None:
+            self._overlap = Overlap(policy)
+        self._overlap.policy = policy
+        self._overlap.short_ack_ms = settings.overlap_short_ack_ms
+        self._overlap.barge_in_ms = settings.overlap_barge_in_ms
 
     def sent(self, ms: float) -> None:
         """Audio of that length came from the client."""
         self._buffered_ms += ms
+        self._sent = True
 
     def heard(self, probabilities: list[float]) -> None:
         """Takes the probability of speech in each of the next windows of the user's audio."""
@@ -79,7 +85,8 @@ class User:
             turn = turns.hear(probability, WINDOW_MS)
             if turn is not None:
                 self._tell(turn)
-            speaking = turns.speaking_since is not None and probability >= 0.5
+            threshold = turns.detection.threshold
+            speaking = turns.speaking_since is not None and probability >= threshold
             decision = overlap.hear(
                 user_speaks=speaking, agent_speaks=responses.speaking, ms=WINDOW_MS
             )
@@ -88,7 +95,10 @@ class User:
                     self._session.interrupt("turn_detected")
                 self._session.emit(
                     OverlapDecided(
-                        policy=overlap.policy, action=decision.action, reason=decision.reason
+                        policy=overlap.policy,
+                        action=decision.action,
+                        reason=decision.reason,
+                        audio_ms=turns.now_ms,
                     )
                 )
 
@@ -100,6 +110,8 @@ class User:
                 f"The buffer holds {self._buffered_ms:.0f} ms of audio; a turn has at least "
                 f"{_MIN_COMMIT_MS:.0f} ms.",
             )
+        if self._turns is not None:
+            self._turns.commit()
         self._end_turn(self._item or new_id("item"))
 
     def clear(self) -> None:
@@ -111,7 +123,7 @@ class User:
         session = self._session
         match turn:
             case SpeechStarted():
-                self._item = new_id("item")
+                self._item, self._spoken = new_id("item"), True
                 session.emit(UserStarted(item_id=self._item, audio_ms=turn.at_ms))
             case SpeechStopped():
                 item = self._item or new_id("item")
@@ -131,4 +143,4 @@ class User:
         session.emit(InputCommitted(item_id=item_id, previous_item_id=previous))
         session.emit(ItemAdded(item=item.snapshot(), previous_item_id=previous))
         session.emit(ItemDone(item=item.snapshot(), previous_item_id=previous))
-        self._item, self._buffered_ms = None, 0.0
+        self._item, self._buffered_ms, self._spoken = None, 0.0, True

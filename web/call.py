@@ -28,7 +28,7 @@ from duplex.events import (
     OutputStopped,
     ResponseDone,
 )
-from duplex.responses import item_of
+from duplex.response import item_of
 from duplex.session import Mode, Session
 from duplex.settings import Substitution
 from duplex.wire.fitting import fit
@@ -86,6 +86,7 @@ class Call:
         name, session = self._session.id, self._session
         session.on_interrupt = self._take_back
         session.on_broken = self._hang_up
+        session.rate_limits = lambda: self._control.left(self._clock.now())
         listener = asyncio.create_task(self._listen(), name=f"listen-{name}")
         speaker = asyncio.create_task(self._speak(), name=f"speak-{name}")
         try:

@@ -95,9 +95,14 @@ class Connection:
             await self._leave()
 
     def _begin(self) -> None:
-        self._session.on_broken = self._transport.abort
+        self._serve(self._session)
         if self._autostart:
             self._session.start()
+
+    def _serve(self, session: Session) -> None:
+        """This socket is the session's now."""
+        session.on_broken = self._transport.abort
+        session.rate_limits = lambda: self._control.left(self._clock.now())
 
     async def _end(self, writer: asyncio.Task[None]) -> None:
         """Either side is done: ends the session, and lets the writer say so."""

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from duplex.errors import SessionError
+from duplex.events import RateLimit
 from web.errors import ApiError
 
 _CONTROL_BURST_S = 2.0
@@ -42,6 +43,11 @@ class TokenBucket:
         self._tokens -= 1.0
         return max(0.0, -self._tokens / self._rate)
 
+    def left(self, now: float) -> float:
+        """How many could be taken at once now."""
+        self._refill(now)
+        return self._tokens
+
     def _refill(self, now: float) -> None:
         self._tokens = min(self._burst, self._tokens + (now - self._at) * self._rate)
         self._at = now
@@ -51,7 +57,8 @@ class ControlLimit:
     """How many messages that aren't audio a client may send: `rate` a second."""
 
     def __init__(self, rate: float, now: float) -> None:
-        self._allowed = TokenBucket(rate, rate * _CONTROL_BURST_S, now)
+        self._rate, self._burst = rate, rate * _CONTROL_BURST_S
+        self._allowed = TokenBucket(rate, self._burst, now)
         self._forgiven = TokenBucket(1.0, _FORGIVEN, now)
 
     def check(self, event_id: str | None, now: float) -> None:
@@ -64,6 +71,18 @@ class ControlLimit:
             event_id=event_id,
             type="rate_limit_error",
             fatal=not self._forgiven.take(now),
+        )
+
+    def left(self, now: float) -> tuple[RateLimit, ...]:
+        """What the client may still send, as `rate_limits.updated` tells it."""
+        left = self._allowed.left(now)
+        return (
+            RateLimit(
+                name="requests",
+                limit=int(self._burst),
+                remaining=int(left),
+                reset_s=(self._burst - left) / self._rate,
+            ),
         )
 
 

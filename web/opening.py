@@ -78,5 +78,6 @@ def _settings(mode: Mode, idle_timeout_s: float) -> Settings:
         idle_timeout_s=idle_timeout_s,
         input_clock="server",
         turn_detection=TurnDetection(),
+        playback_commit_policy="commit_all_on_done",  # these clients acknowledge nothing
         overlap_policy="barge_in_on_speech",
     )

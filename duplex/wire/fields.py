@@ -37,6 +37,15 @@ class Reader:
         self.spec = spec
         self.patch: dict[str, object] = {}
         self.substitutions: list[Substitution] = []
+        self.paths: dict[str, str] = {}
+        """Where the client wrote what is in the patch."""
+        self.written: list[str] = []
+        """The paths of all that was read."""
+
+    def set(self, name: str, path: str, value: object) -> None:
+        """Takes a setting into the patch."""
+        self.patch[name] = value
+        self.paths[name] = path
 
     def substitute(self, path: str, requested: object, in_force: str | None, why: str) -> None:
         """Notes that something was asked for that isn't here."""
@@ -94,18 +103,18 @@ def voice(reader: Reader, path: str, value: object) -> None:
     if isinstance(value, Mapping) and "id" in value:
         value, path = value["id"], f"{path}.id"
     if value is None:
-        reader.patch["voice"] = None
+        reader.set("voice", path, None)
         return
     spec, name = reader.spec, re.sub(r"\.(pt|wav|safetensors)$", "", string(path, value))
     if name in spec.voices:
         _one_voice(reader, path)
-        reader.patch["voice"] = name
+        reader.set("voice", path, name)
         if spec.voice_audio:
             reader.patch["voice_audio"] = None
     elif not spec.voices:
         reader.substitute(path, value, None, "The model has one voice.")
     elif name in _OPENAI_VOICES:
-        reader.patch["voice"] = None
+        reader.set("voice", path, None)
         reader.substitute(path, value, spec.default_voice, "The model has voices of its own.")
     else:
         refuse(path, f"Unknown voice {name!r}. The voices here are {', '.join(spec.voices)}.")
@@ -114,13 +123,13 @@ def voice(reader: Reader, path: str, value: object) -> None:
 def persona(reader: Reader, path: str, value: object) -> None:
     """The text prompt."""
     if value is None or value == "":
-        reader.patch["persona"] = None
+        reader.set("persona", path, None)
         return
     text = string(path, value)
     if len(text) > _MAX_PERSONA:
         refuse(path, f"{path} is longer than {_MAX_PERSONA} characters.")
     if reader.spec.persona:
-        reader.patch["persona"] = text
+        reader.set("persona", path, text)
     else:
         reader.substitute(path, text, None, "The model takes no instructions.")
 
@@ -131,13 +140,13 @@ def input_rate(reader: Reader, path: str, value: object) -> None:
         rate = integer(path, value, 1, 1_000_000)
         if rate not in INPUT_RATES:
             refuse(path, f"{path} must be between 8000 and 48000.", "unsupported_audio_format")
-        reader.patch["input_rate"] = rate
+        reader.set("input_rate", path, rate)
 
 
 def ref_audio(reader: Reader, path: str, value: object) -> None:
     """A recording of a voice as a data URL, decoded later: that takes time. Replaces a voice."""
     if value is None:
-        reader.patch["voice_audio"] = None
+        reader.set("voice_audio", path, None)
         return
     url = string(path, value)
     header = _DATA_URL.match(url)
@@ -147,7 +156,8 @@ def ref_audio(reader: Reader, path: str, value: object) -> None:
         refuse(path, f"{path} is larger than {MAX_REF_AUDIO >> 20} MiB.")
     if reader.spec.voice_audio:
         _one_voice(reader, path)
-        reader.patch |= {"voice": None, "voice_audio": EncodedAudio(path, url[header.end() :])}
+        reader.patch["voice"] = None
+        reader.set("voice_audio", path, EncodedAudio(path, url[header.end() :]))
     else:
         reader.substitute(path, header[0] + "…", None, "The model takes no voice as a recording.")
 
@@ -161,7 +171,7 @@ def _sampling(name: str, convert: Callable[[str, object], object]) -> Field:
     def read(reader: Reader, path: str, value: object) -> None:
         converted = None if value is None else convert(path, value)
         if reader.spec.sampling:
-            reader.patch[name] = converted
+            reader.set(name, path, converted)
         elif converted is not None:
             reader.substitute(path, value, None, "The model doesn't sample.")
 

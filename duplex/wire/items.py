@@ -86,6 +86,11 @@ def _text(value: Mapping[str, Any], name: str, *, required: bool = True) -> str:
     return text
 
 
+def present(**fields: Any) -> dict[str, Any]:
+    """The fields that aren't null: some clients drop events with nulls silently."""
+    return {name: value for name, value in fields.items() if value is not None}
+
+
 def write_item(item: Item, dialect: Dialect) -> dict[str, Any]:
     """The item as the wire has it. No field is null but a user's missing transcript."""
     written: dict[str, Any] = {
@@ -99,11 +104,9 @@ def write_item(item: Item, dialect: Dialect) -> dict[str, Any]:
             "role": item.role,
             "content": [write_part(part, dialect) for part in item.parts],
         }
-    for name in ("name", "call_id", "arguments", "output"):
-        value = getattr(item, name)
-        if value is not None:
-            written[name] = value
-    return written
+    return written | present(
+        name=item.name, call_id=item.call_id, arguments=item.arguments, output=item.output
+    )
 
 
 def write_part(part: Part, dialect: Dialect) -> dict[str, Any]:

@@ -18,7 +18,7 @@ class ClientMessage(msgspec.Struct, kw_only=True, gc=False, tag_field="type"):
 
 
 class SessionUpdate(ClientMessage, kw_only=True, tag="session.update"):
-    """`session` is flat or nested; see duplex.wire.session_object."""
+    """`session` is flat or nested; see duplex.wire.session_reader."""
 
     session: dict[str, object]
 
@@ -73,7 +73,7 @@ class InputAudioClear(ClientMessage, kw_only=True, tag="input_audio_buffer.clear
 
 
 class ResponseCreate(ClientMessage, kw_only=True, tag="response.create"):
-    """Asks for a response. A lockstep model speaks by itself, so `response` changes nothing."""
+    """Asks for a response: see duplex.wire.response_reader."""
 
     response: dict[str, object] | None = None
 
@@ -134,7 +134,7 @@ class PlaybackAck(ClientMessage, kw_only=True, tag="playback.ack"):
 class TurnSignal(ClientMessage, kw_only=True, tag="turn.signal"):
     """What the client saw of the turn."""
 
-    event: str
+    event: Annotated[str, msgspec.Meta(min_length=1, max_length=128)]
 
 
 class InputCancel(ClientMessage, kw_only=True, tag="input.cancel"):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from duplex.wire.session_reader import G711, G711_RATE
+from duplex.settings import G711, G711_RATE
 from engine.api import Pcm
 from media.formats import AudioFormat, encode
 from media.resample import Resampler

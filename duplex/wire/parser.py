@@ -10,11 +10,11 @@ from duplex import commands
 from duplex.errors import SessionError
 from duplex.wire import messages
 from duplex.wire.items import read_item
-from duplex.wire.session_reader import read_session
+from duplex.wire.response_reader import read_response
+from duplex.wire.session_reader import read_update
+from duplex.wire.video_frames import read_video
 from engine.api import EngineSpec
 from media.formats import AudioFormat, UnsupportedFormat, parse_format
-
-_MAX_VIDEO_FRAMES = 2
 
 
 class Parser:
@@ -46,10 +46,7 @@ class Parser:
                     event_id=event_id, server_event_seq=message.server_event_seq
                 )
             case messages.SessionUpdate() | messages.SessionCreate():
-                patch, substitutions = read_session(message.session, self._spec)
-                return commands.UpdateSession(
-                    event_id=event_id, patch=patch, substitutions=substitutions
-                )
+                return read_update(message.session, self._spec, event_id)
             case messages.InputAudioCommit():
                 return commands.CommitInput(event_id=event_id, may_be_empty=self._lenient_commit)
             case messages.InputAudioClear() | messages.InputCancel():
@@ -57,7 +54,7 @@ class Parser:
             case messages.InputTextAppend():
                 return commands.AppendText(event_id=event_id, text=message.text)
             case messages.ResponseCreate():
-                return commands.CreateResponse(event_id=event_id)
+                return read_response(message.response, self._spec, event_id)
             case messages.ResponseCancel():
                 return commands.BargeIn(
                     event_id=event_id, response_id=message.response_id, required=True
@@ -111,26 +108,14 @@ class Parser:
         if name is not None:
             param = "format" if message.format else "input_audio_format"
             audio_format = _input_format(name, param)
-        if message.video_frames:
-            self._check_video(message.video_frames)
+        video = read_video(message.video_frames or [], self._spec)
         return commands.AppendAudio(
             event_id=message.event_id,
             audio=message.audio,
             format=audio_format,
             rate=message.sample_rate_hz,
+            video=video,
         )
-
-    def _check_video(self, frames: list[str]) -> None:
-        if not self._spec.video:
-            raise SessionError(
-                "unsupported_modality", "The model takes no video.", param="video_frames"
-            )
-        if len(frames) > _MAX_VIDEO_FRAMES:
-            raise SessionError(
-                "invalid_value",
-                f"At most {_MAX_VIDEO_FRAMES} video frames an append.",
-                param="video_frames",
-            )
 
 
 def _input_format(name: str, param: str) -> AudioFormat:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -13,8 +13,9 @@ from duplex.conversation import Item
 from duplex.errors import SessionError
 from duplex.ids import new_id
 from duplex.settings import Capabilities, Settings, Substitution
-from duplex.wire.items import write_item, write_part
+from duplex.wire.items import present, write_item
 from duplex.wire.output_audio import OutputEncoder
+from duplex.wire.response_writer import Message, ResponseWriter, part_of, text_kind
 from duplex.wire.session_writer import Dialect, write_session
 from engine.api import EngineSpec
 
@@ -32,8 +33,6 @@ _BETA_NAMES = {
 _NOT_IN_BETA = frozenset(("conversation.item.done",))
 _DUPLEX_ONLY = frozenset(("overlap.decision", "session.closed"))
 """What a plain Realtime client doesn't expect unasked."""
-
-Message = tuple[str, dict[str, Any]]
 
 
 class StageMetrics(msgspec.Struct, frozen=True, gc=False):
@@ -91,7 +90,8 @@ class Renderer:
         self._unspoken = unspoken if capabilities is not None else unspoken | _DUPLEX_ONLY
         kind = "response.output_audio.delta"
         self._audio_delta_kind = _BETA_NAMES[kind] if dialect == "beta" else kind
-        self._settings = Settings()
+        self._responses = ResponseWriter(spec, dialect)
+        self._text_only = False
         self._audio = OutputEncoder(spec.sample_rate)
         self._audio_ms = 0.0
 
@@ -165,16 +165,19 @@ class Renderer:
     def _messages(self, event: events.Event) -> Iterator[Message]:
         match event:
             case events.OutputText():
-                part = self._part(event.fence.response)
-                yield self._text_kind("delta"), part | {"delta": event.text}
+                part = part_of(event.fence.response)
+                yield f"response.{text_kind(self._text_only)}.delta", part | {"delta": event.text}
             case events.SessionCreated():
                 yield "session.created", self._session(event)
             case events.SessionUpdated():
                 yield "session.updated", self._session(event)
             case events.ResponseCreated():
-                yield from self._response_created(event)
+                self._audio_ms, self._text_only = 0.0, event.settings.text_only
+                yield from self._responses.created(event)
             case events.ResponseDone():
-                yield from self._response_done(event)
+                yield from self._responses.done(event)
+            case events.RateLimitsUpdated():
+                yield "rate_limits.updated", {"rate_limits": [_limit(n) for n in event.limits]}
             case events.UserStarted():
                 fields = {"item_id": event.item_id, "audio_start_ms": round(event.audio_ms)}
                 yield "input_audio_buffer.speech_started", fields
@@ -189,8 +192,7 @@ class Renderer:
                 }
                 yield "input_audio_buffer.timeout_triggered", fields
             case events.InputCommitted():
-                fields = {"item_id": event.item_id}
-                yield "input_audio_buffer.committed", fields | _previous(event.previous_item_id)
+                yield "input_audio_buffer.committed", present(**msgspec.structs.asdict(event))
             case events.InputCleared():
                 yield "input_audio_buffer.cleared", {}
             case events.ItemAdded():
@@ -213,12 +215,12 @@ class Renderer:
             case events.OutputStopped():
                 yield "output_audio_buffer.stopped", {"response_id": event.response_id}
             case events.OutputCleared():
-                yield "output_audio_buffer.cleared", {"response_id": event.response_id}
+                yield "output_audio_buffer.cleared", present(response_id=event.response_id)
             case events.PlaybackAcknowledged():
                 fields = msgspec.structs.asdict(event)
                 yield "playback.acknowledged", fields
             case events.OverlapDecided():
-                yield "overlap.decision", msgspec.structs.asdict(event)
+                yield "overlap.decision", present(**msgspec.structs.asdict(event))
             case events.TurnSignalled():
                 yield "turn.event", {"event": event.event}
             case events.HeartbeatAcknowledged():
@@ -238,7 +240,7 @@ class Renderer:
                 raise TypeError(f"no message for {type(event).__name__}")
 
     def _session(self, event: events.SessionCreated | events.SessionUpdated) -> dict[str, Any]:
-        self._settings = event.settings
+        self._responses.session = event.settings
         session = self.session_object(event.settings, event.substitutions)
         fields: dict[str, Any] = {"session_id": self._session_id, "session": session}
         if type(event) is events.SessionCreated and event.resume_token is not None:
@@ -247,97 +249,24 @@ class Renderer:
             session["attachment_generation"] = event.attachment_generation
         return fields
 
-    def _text_kind(self, suffix: Literal["delta", "done"]) -> str:
-        text_only = self._settings.output_text_only
-        return f"response.output_{'text' if text_only else 'audio_transcript'}.{suffix}"
-
-    def _part(self, response: str | None) -> dict[str, Any]:
-        return {
-            "response_id": response,
-            "item_id": f"item_{response}",
-            "output_index": 0,
-            "content_index": 0,
-        }
-
     def _item(self, item: Item, previous: str | None) -> dict[str, Any]:
-        return {"item": write_item(item, self.dialect)} | _previous(previous)
-
-    def _response(
-        self,
-        event: events.ResponseCreated | events.ResponseDone,
-        status: events.ResponseStatus,
-        reason: str | None = None,
-    ) -> dict[str, Any]:
-        response: dict[str, Any] = {
-            "id": event.response_id,
-            "object": "realtime.response",
-            "status": status,
-            "conversation_id": event.conversation_id,
-            "output": [],
-        }
-        if status != "in_progress":
-            response["output"] = [write_item(event.item, self.dialect)]
-            details = {"type": status}
-            response["status_details"] = details | ({"reason": reason} if reason else {})
-        modalities = ["text"] if self._settings.output_text_only else ["audio"]
-        key = "modalities" if self.dialect == "beta" else "output_modalities"
-        return response | {key: modalities}
-
-    def _response_created(self, event: events.ResponseCreated) -> Iterator[Message]:
-        response, item = event.response_id, event.item
-        self._audio_ms = 0.0
-        added = msgspec.structs.replace(item, parts=[])
-        yield "response.created", {"response": self._response(event, "in_progress")}
-        yield (
-            "response.output_item.added",
-            {
-                "response_id": response,
-                "output_index": 0,
-                "item": write_item(added, self.dialect),
-            },
-        )
-        yield "conversation.item.added", self._item(added, event.previous_item_id)
-        part = self._part_object(item)
-        yield "response.content_part.added", self._part(response) | {"part": part}
-
-    def _response_done(self, event: events.ResponseDone) -> Iterator[Message]:
-        response, item, part = event.response_id, event.item, self._part(event.response_id)
-        text_only = item.parts[0].type == "output_text"
-        words = item.parts[0].text or ""
-        if not text_only:
-            yield "response.output_audio.done", part
-        kind = "text" if text_only else "audio_transcript"
-        said = {"text" if text_only else "transcript": words}
-        yield f"response.output_{kind}.done", part | said
-        yield "response.content_part.done", part | {"part": self._part_object(item)}
-        yield (
-            "response.output_item.done",
-            {
-                "response_id": response,
-                "output_index": 0,
-                "item": write_item(item, self.dialect),
-            },
-        )
-        yield "conversation.item.done", self._item(item, event.previous_item_id)
-        yield "response.done", {"response": self._response(event, event.status, event.reason)}
-
-    def _part_object(self, item: Item) -> dict[str, Any]:
-        """A part as `response.content_part.*` has it: there its types are text and audio."""
-        return write_part(item.parts[0], "beta")
+        return {"item": write_item(item, self.dialect)} | present(previous_item_id=previous)
 
 
-def _previous(item_id: str | None) -> dict[str, Any]:
-    return {} if item_id is None else {"previous_item_id": item_id}
+def _limit(limit: events.RateLimit) -> dict[str, Any]:
+    return {
+        "name": limit.name,
+        "limit": limit.limit,
+        "remaining": limit.remaining,
+        "reset_seconds": round(limit.reset_s, 3),
+    }
 
 
 def _error_object(error: SessionError) -> dict[str, Any]:
-    fields: dict[str, Any] = {
-        "type": error.type,
-        "code": error.code,
-        "message": error.message,
-    }
-    if error.param is not None:
-        fields["param"] = error.param
-    if error.event_id is not None:
-        fields["event_id"] = error.event_id
-    return fields
+    return present(
+        type=error.type,
+        code=error.code,
+        message=error.message,
+        param=error.param,
+        event_id=error.event_id,
+    )

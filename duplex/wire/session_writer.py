@@ -8,7 +8,8 @@ from msgspec.structs import asdict
 
 from duplex.settings import Capabilities, Settings, Substitution
 from duplex.turns import TurnDetection
-from duplex.wire.session_reader import output_rate
+from duplex.wire.format_fields import output_rate
+from duplex.wire.session_reader import INFINITE
 from engine.api import EngineSpec
 from media.formats import AudioFormat
 
@@ -44,27 +45,31 @@ def write_session(
         "instructions": settings.persona or "",
         "tools": [],
         "tool_choice": "none",
+        "truncation": "auto",
         "overlap_policy": settings.overlap_policy,
         "playback_commit_policy": settings.playback_commit_policy,
         "input_clock": settings.input_clock,
+        "overlap_short_ack_ms": settings.overlap_short_ack_ms,
+        "overlap_barge_in_ms": settings.overlap_barge_in_ms,
         "substitutions": substitutions,
     }
     if capabilities is not None:
         common["capabilities"] = capabilities
     if settings.idle_timeout_s is not None:
         common["idle_timeout_s"] = settings.idle_timeout_s
+    limit = settings.max_output_tokens or INFINITE
     if dialect == "beta":
+        if voice is not None:
+            common["voice"] = voice
         return common | {
             "modalities": ["text"] if settings.output_text_only else ["audio", "text"],
-            "voice": voice,
             "input_audio_format": settings.input_format.value,
             "output_audio_format": settings.output_format.value,
             "sample_rate_hz": settings.input_rate,
             "turn_detection": detection,
-            "input_audio_transcription": None,
-            "max_response_output_tokens": "inf",
+            "max_response_output_tokens": limit,
         }
-    output: dict[str, Any] = {"format": _format_object(settings.output_format, spec)}
+    output: dict[str, Any] = {"format": write_output_format(settings, spec), "speed": 1}
     if voice is not None:
         output["voice"] = voice
     return common | {
@@ -77,11 +82,13 @@ def write_session(
             },
             "output": output,
         },
-        "max_output_tokens": "inf",
+        "max_output_tokens": limit,
     }
 
 
-def _format_object(audio_format: AudioFormat, spec: EngineSpec) -> dict[str, Any]:
+def write_output_format(settings: Settings, spec: EngineSpec) -> dict[str, Any]:
+    """The format of the agent's audio, as GA objects have it."""
+    audio_format = settings.output_format
     return {"type": MIME[audio_format], "rate": output_rate(audio_format, spec)}
 
 

@@ -65,7 +65,7 @@ def test_truncation_keeps_what_was_heard(end, text, ms):
     item = Item(id="a", role="assistant", parts=[spoken("one ", "two ", "three")])
     made.add(item)
     assert made.truncate("a", 0, end) == ms
-    assert (item.parts[0].text, item.parts[0].audio_ms) == (text, ms)
+    assert (item.parts[0].words or "", item.parts[0].audio_ms) == (text, ms)
     assert item.status == "incomplete"
 
 
@@ -87,8 +87,8 @@ def test_truncation_is_a_prefix_and_only_shrinks(words, ends):
     part = spoken(*words)
     made = Conversation()
     made.add(Item(id="a", role="assistant", parts=[part]))
-    whole = part.text or ""
+    whole = part.words or ""
     for end in ends:
         before = part.audio_ms
         assert made.truncate("a", 0, end) == part.audio_ms == min(before, end)
-        assert whole.startswith(part.text or "")
+        assert whole.startswith(part.words or "")

@@ -5,12 +5,13 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
 
 from duplex import commands, events
 from duplex.conversation import Item, Part
 from duplex.errors import SessionError
 from duplex.fence import Fence
-from duplex.settings import Capabilities, Settings, Substitution
+from duplex.settings import Capabilities, ResponseSettings, Settings, Substitution
 from duplex.wire.close_codes import close_code
 from duplex.wire.realtime import RealtimeWire, dialect_of
 from engine.api import EngineSpec, Timings
@@ -29,10 +30,16 @@ SPEC = EngineSpec(
     text=True,
     sampling=True,
 )
+JPEG = base64.b64encode(b"\xff\xd8\xff\xe0 and so on").decode()
+PNG = base64.b64encode(b"\x89PNG\r\n\x1a\n and so on").decode()
 FENCE = Fence("sess_1", epoch=3, response="resp_1")
 ITEM = Item(id="item_resp_1", role="assistant", parts=[Part(type="output_audio", text="hello")])
 CREATED = events.ResponseCreated(
-    response_id="resp_1", item=ITEM, previous_item_id=None, conversation_id="conv_1"
+    response_id="resp_1",
+    item=ITEM,
+    previous_item_id=None,
+    conversation_id="conv_1",
+    settings=ResponseSettings(),
 )
 DONE = events.ResponseDone(
     response_id="resp_1",
@@ -40,7 +47,10 @@ DONE = events.ResponseDone(
     item=ITEM,
     previous_item_id=None,
     conversation_id="conv_1",
+    settings=ResponseSettings(),
     frames=2,
+    words=1,
+    heard=3,
 )
 
 
@@ -88,9 +98,29 @@ class TestParse:
         )
         assert (error.code, error.param, error.event_id) == ("unsupported_audio_format", field, "e")
 
-    def test_append_of_video_to_a_model_without(self):
-        error = refused({"type": "input_audio_buffer.append", "audio": "", "video_frames": ["x"]})
-        assert (error.code, error.param) == ("unsupported_modality", "video_frames")
+    @pytest.mark.parametrize(
+        ("frames", "code", "param"),
+        [
+            ([JPEG], "unsupported_modality", "video_frames"),
+            ([JPEG, PNG], "unsupported_modality", "video_frames"),
+            ([JPEG, "@@@@"], "invalid_value", "video_frames[1]"),
+            ([base64.b64encode(b"GIF89a").decode()], "invalid_value", "video_frames[0]"),
+            ([PNG] * 3, "invalid_value", "video_frames"),
+            ([PNG + "A" * (6 << 20)], "invalid_value", "video_frames[0]"),
+            (["ÿ"], "invalid_value", "video_frames[0]"),
+        ],
+    )
+    def test_video_for_a_model_without(self, frames, code, param):
+        error = refused({"type": "input_audio_buffer.append", "audio": "", "video_frames": frames})
+        assert (error.code, error.param) == (code, param)
+
+    def test_video_for_a_model_that_takes_it(self):
+        spec = structs.replace(SPEC, video=True)
+        message = {"type": "input_audio_buffer.append", "audio": "", "video_frames": [JPEG, PNG]}
+        command = parse(message, spec=spec)
+        assert command.video == (base64.b64decode(JPEG), base64.b64decode(PNG))
+        refusal = refused(message | {"video_frames": [JPEG, "x"]}, spec=spec)
+        assert (refusal.code, refusal.param) == ("invalid_value", "video_frames[1]")
 
     @pytest.mark.parametrize(
         ("message", "command"),

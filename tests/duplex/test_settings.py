@@ -4,7 +4,7 @@ from msgspec import UNSET
 
 from duplex.errors import SessionError
 from duplex.settings import EncodedAudio, Settings, SettingsPatch
-from duplex.turns import TurnDetection
+from duplex.turns import TurnDetection, TurnDetectionPatch
 from duplex.wire.fields import MAX_REF_AUDIO
 from duplex.wire.session_reader import read_session
 from engine.api import EngineSpec
@@ -86,9 +86,15 @@ def test_only_what_is_named_changes():
 
 
 def test_g711_input_is_8_khz_unless_said_otherwise():
-    assert patch({"input_audio_format": "g711_alaw"}).input_rate == 8_000
+    alaw = Settings().patched(patch({"input_audio_format": "g711_alaw"}))
+    assert (alaw.input_format, alaw.input_rate) == (AudioFormat.G711_ALAW, 8_000)
+    assert alaw.patched(patch({"input_audio_format": "pcm16"})).input_rate == 24_000
+    assert alaw.patched(patch({"input_audio_format": "g711_ulaw"})).input_rate == 8_000
     named = {"sample_rate_hz": 16_000, "input_audio_format": "g711_alaw"}
-    assert patch(named).input_rate == 16_000
+    assert Settings().patched(patch(named)).input_rate == 16_000
+    assert Settings(input_rate=16_000).patched(patch({"input_audio_format": "pcm_f32le"})) == (
+        Settings(input_rate=16_000, input_format=AudioFormat.PCM_F32LE)
+    )
 
 
 def test_voice_file_names_mean_their_voices():
@@ -114,8 +120,27 @@ def test_what_is_off_here_is_substituted():
             }
         },
         "tracing": "auto",
+        "tool_choice": "required",
+        "truncation": "disabled",
+        "prompt": {"id": "pmpt_1"},
+        "reasoning": {"effort": "low"},
+        "include": ["item.input_audio_transcription.logprobs"],
+        "speed": 1.2,
+        "temperature": 0.8,
+        "extra_body": {"auto_response": False, "sparkle": 1},
     }
+    session["audio"]["input"]["turn_detection"]["create_response"] = False
     assert substituted(session).keys() == {
+        "session.audio.input.turn_detection.create_response",
+        "session.tool_choice",
+        "session.truncation",
+        "session.prompt",
+        "session.reasoning",
+        "session.include",
+        "session.speed",
+        "session.temperature",
+        "session.extra_body.auto_response",
+        "session.extra_body.sparkle",
         "session.audio.input.turn_detection.type",
         "session.audio.input.transcription",
         "session.audio.input.noise_reduction",
@@ -147,7 +172,23 @@ def test_what_is_off_here_is_substituted():
             "unsupported_audio_format",
             "session.audio.output.sample_rate_hz",
         ),
-        ({"audio": "loud"}, "invalid_value", "session.audio"),
+        ({"audio": "loud"}, "invalid_type", "session.audio"),
+        ({"type": "transcription"}, "invalid_value", "session.type"),
+        ({"max_output_tokens": 0}, "invalid_value", "session.max_output_tokens"),
+        ({"max_output_tokens": "many"}, "invalid_type", "session.max_output_tokens"),
+        ({"tools": {}}, "invalid_type", "session.tools"),
+        ({"model": 5}, "invalid_type", "session.model"),
+        ({"overlap_barge_in_ms": -1}, "invalid_value", "session.overlap_barge_in_ms"),
+        ({"overlap_short_ack_ms": 0.5}, "invalid_type", "session.overlap_short_ack_ms"),
+        ({"playback_commit_policy": "all"}, "invalid_value", "session.playback_commit_policy"),
+        ({"input_clock": "sundial"}, "invalid_value", "session.input_clock"),
+        ({"audio": {"output": {"speed": 9}}}, "invalid_value", "session.audio.output.speed"),
+        ({"audio": {"input": {"id": 3}}}, "unknown_parameter", "session.audio.input.id"),
+        (
+            {"turn_detection": {"type": "semantic_vad", "eagerness": "wild"}},
+            "invalid_value",
+            "session.turn_detection.eagerness",
+        ),
         ({"voice": "../../etc/passwd"}, "invalid_value", "session.voice"),
         ({"voice": 7}, "invalid_type", "session.voice"),
         ({"tools": [{"type": "function"}]}, "unsupported_tools", "session.tools"),
@@ -193,9 +234,42 @@ def test_turn_detection():
     read = patch(
         {"turn_detection": {"type": "server_vad", "threshold": 0.7, "idle_timeout_ms": None}}
     )
-    assert read.turn_detection == TurnDetection(threshold=0.7)
+    assert read.turn_detection == TurnDetectionPatch(threshold=0.7, idle_timeout_ms=None)
     assert patch({"turn_detection": None}).turn_detection is None
     assert patch({}).turn_detection is UNSET
+
+
+def test_turn_detection_is_merged_deeply():
+    """A client that changes one thing of it must not switch the rest back, or off."""
+    slow = TurnDetection(silence_duration_ms=900, threshold=0.3)
+    settings = Settings(turn_detection=slow)
+    changed = settings.patched(patch({"audio": {"input": {"turn_detection": {"threshold": 0.7}}}}))
+    assert changed.turn_detection == TurnDetection(silence_duration_ms=900, threshold=0.7)
+    assert settings.patched(patch({"voice": "NATM1"})).turn_detection == slow
+    begun = Settings().patched(patch({"turn_detection": {"type": "server_vad"}}))
+    assert begun.turn_detection == TurnDetection()
+
+
+def test_a_format_is_merged_deeply():
+    rate = patch({"audio": {"input": {"format": {"rate": 16_000}}}})
+    assert (rate.input_format, rate.input_rate) == (UNSET, 16_000)
+
+
+def test_what_changes_nothing_is_not_substituted():
+    session = {
+        "type": "realtime",
+        "tool_choice": "auto",
+        "truncation": "auto",
+        "tools": [],
+        "include": [],
+        "tracing": None,
+        "parallel_tool_calls": True,
+        "audio": {"input": {"noise_reduction": None}, "output": {"speed": 1}},
+        "max_output_tokens": "inf",
+        "extra_body": {"auto_response": True, "force_listen_count": 3},
+        "expires_at": 5,
+    }
+    assert substituted(session) == {}
 
 
 CLONING = msgspec.structs.replace(RICH, voice_audio=True)

@@ -29,7 +29,7 @@ from duplex import events as e
 from duplex.conversation import Item, Part
 from duplex.session import Mode
 from duplex.settings import SettingsPatch
-from duplex.turns import TurnDetection
+from duplex.turns import TurnDetection, TurnDetectionPatch
 from media.clock import VirtualClock
 
 DETECTION = TurnDetection(silence_duration_ms=200, prefix_padding_ms=0)
@@ -302,7 +302,9 @@ anything = st.lists(
             c.SignalTurn(event="x"),
             c.AppendText(text="x"),
             c.UpdateSession(patch=SettingsPatch(turn_detection=None)),
-            c.UpdateSession(patch=SettingsPatch(turn_detection=DETECTION)),
+            c.UpdateSession(
+                patch=SettingsPatch(turn_detection=TurnDetectionPatch(silence_duration_ms=200))
+            ),
             c.UpdateSession(patch=SettingsPatch(voice="nobody")),
             c.UpdateSession(patch=SettingsPatch(output_text_only=True)),
             c.AppendText(text="x"),
