@@ -12,7 +12,7 @@ import hashlib
 import hmac
 import secrets
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 
 from duplex.errors import SessionError
 from duplex.events import Event
@@ -75,6 +75,8 @@ class Resumption:
         self._journal_bytes = journal_bytes
         self._attachments: dict[str, Attachment] = {}
         self._held: dict[str, asyncio.Task[None]] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        """What must end whoever leaves meanwhile: sessions that yield, or change sockets."""
         self._over: deque[str] = deque(maxlen=_REMEMBERED)
 
     @property
@@ -115,25 +117,35 @@ class Resumption:
         Raises SessionError, or ResyncRequired; the session has ended then.
         """
         attachment = self._find(session_id, token)
-        if attachment.evict is not None:
-            await attachment.evict()
-        await self._release(session_id)
+        freeing = self._spawn(self._free(attachment), f"free-{session_id}")
+        try:
+            await asyncio.shield(freeing)
+        except asyncio.CancelledError:  # who came for the session has left again
+            freeing.add_done_callback(lambda _: self.hold(attachment))
+            raise
         try:
             return attachment, attachment.journal.after(last_seq)
         except JournalGap as gap:
-            await attachment.session.close("resync_required")
             self.detach(attachment)
+            await attachment.session.close("resync_required")
             raise ResyncRequired(str(gap)) from gap
 
     async def yield_slot(self) -> bool:
-        """Ends the session that has been held for longest; False if none is held."""
-        for session_id in list(self._held):
+        """Ends the session that has been held for longest; False if none is held.
+
+        It ends even if the newcomer who needs its slot leaves meanwhile; another may wait for
+        the slot then.
+        """
+        for session_id, keeping in self._held.items():
             attachment = self._attachments[session_id]
             if attachment.session.opened:
-                await self._release(session_id)
-                await attachment.session.close("yielded")
-                self.detach(attachment)
+                del self._held[session_id]
+                ending = self._end(attachment, keeping)
+                await asyncio.shield(self._spawn(ending, f"yield-{session_id}"))
                 return True
+        if self._tasks:
+            await asyncio.wait(self._tasks, return_when=asyncio.FIRST_COMPLETED)
+            return True
         return False
 
     async def close(self) -> None:
@@ -161,12 +173,26 @@ class Resumption:
             )
         return attachment
 
-    async def _release(self, session_id: str) -> None:
-        """Ends the keeping of a held session, not the session."""
-        task = self._held.pop(session_id, None)
-        if task is not None:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
+    async def _free(self, attachment: Attachment) -> None:
+        """Takes a session from its socket, or from its keeping."""
+        if attachment.evict is not None:
+            await attachment.evict()
+        keeping = self._held.pop(attachment.session.id, None)
+        if keeping is not None:
+            await _cancel(keeping)
+
+    async def _end(self, attachment: Attachment, keeping: asyncio.Task[None]) -> None:
+        """Ends a session that was held until now."""
+        await _cancel(keeping)
+        await attachment.session.close("yielded")
+        self.detach(attachment)
+
+    def _spawn(self, work: Coroutine[None, None, None], name: str) -> asyncio.Task[None]:
+        """Runs work that must end even if the task that asked for it is cancelled."""
+        task = asyncio.create_task(work, name=name)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
 
     async def _keep(self, attachment: Attachment) -> None:
         """Reads the session's events in the socket's place until the grace time is over."""
@@ -186,6 +212,11 @@ class Resumption:
     async def _journal(self, attachment: Attachment) -> None:
         while (event := await attachment.session.outbox.get()) is not None:
             attachment.render(event)
+
+
+async def _cancel(task: asyncio.Task[None]) -> None:
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
 
 
 def _hash(token: str) -> bytes:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Sequence
+from contextlib import suppress
 
-from aiohttp import WSCloseCode
+from aiohttp import ClientConnectionError, WSCloseCode
 
 from duplex.commands import AckEvent, Command, ResumeSession
 from duplex.errors import SessionError
@@ -63,7 +64,8 @@ class ResumableConnection(Connection):
         if self._evicted:
             await cancel(writer)
             self._free.set()
-            await self._send([self._realtime.replaced()])
+            with suppress(ClientConnectionError, ConnectionError):
+                await self._send([self._realtime.replaced()])
         elif self._lost:
             await cancel(writer)
             self._resumption.hold(self._attachment)
@@ -114,8 +116,8 @@ class ResumableConnection(Connection):
         self._realtime = attachment.wire
         self._wire = attachment.wire
         self._first = [attachment.wire.resumed(attachment.session), *missed]
-        await own.session.close("superseded")
         self._resumption.detach(own)
+        await own.session.close("superseded")
 
     async def _next(self) -> Event | None:
         while True:

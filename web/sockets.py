@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket as sockets
 
-from aiohttp import WSCloseCode, hdrs, web
+from aiohttp import ClientConnectionError, WSCloseCode, hdrs, web
 
 from duplex.errors import SessionError
 from duplex.events import Failed
@@ -39,7 +39,10 @@ async def upgrade(request: web.Request) -> tuple[Socket, asyncio.Transport | Non
             f"{request.path} is a WebSocket endpoint.",
             headers={hdrs.UPGRADE: "websocket"},
         )
-    await socket.prepare(request)
+    try:
+        await socket.prepare(request)
+    except ClientConnectionError:
+        return socket, None
     transport = request.transport
     if transport is not None:
         raw = transport.get_extra_info("socket")

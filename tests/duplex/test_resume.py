@@ -6,7 +6,7 @@ import json
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from running import F32, append, noise, running, settled
+from running import F32, all_free, append, noise, running, settled
 
 from duplex.commands import CloseSession, Heartbeat
 from duplex.errors import SessionError
@@ -184,6 +184,60 @@ async def test_a_held_session_yields_its_slot():
         assert newcomer.opened
         assert runtime.metrics.sessions_closed == {"yielded": 1}
         assert runtime.metrics.refused == {}
+
+
+@pytest.mark.parametrize("moment", range(12))
+async def test_a_held_session_ends_even_if_the_newcomer_leaves(moment):
+    async with running(slots=1, resume_grace_s=30) as runtime:
+        attachment = attach(runtime, runtime.resumption)
+        socket = Socket()
+        socket.attach(runtime.resumption, attachment)
+        await attachment.session.handle(append(noise(1)))
+        await socket.cut()
+        runtime.resumption.hold(attachment)
+        newcomer = runtime.create_session("sess_2", F32)
+        opening = asyncio.create_task(newcomer.handle(append(noise(1))))
+        for _ in range(moment):
+            await asyncio.sleep(0)
+        opening.cancel()
+        await asyncio.wait({opening})
+        await newcomer.close("disconnected")
+        third = runtime.create_session("sess_3", F32)
+        await third.handle(append(noise(1)))
+        assert third.opened
+        await third.close("client_close")
+        await all_free(runtime)
+        assert not runtime.sessions
+
+
+@pytest.mark.parametrize("moment", range(8))
+@pytest.mark.parametrize("broken", [False, True])
+async def test_a_session_is_held_again_if_who_came_for_it_leaves(moment, broken):
+    async with running() as runtime:
+        resumption = Resumption(runtime.clock, grace_s=30)
+        attachment = attach(runtime, resumption)
+        socket = Socket()
+        socket.attach(resumption, attachment)
+        await attachment.session.handle(append(noise(1)))
+        if broken:
+            await socket.cut()
+            resumption.hold(attachment)
+        coming = asyncio.create_task(resumption.resume("sess_1", socket.token, 0))
+        for _ in range(moment):
+            await asyncio.sleep(0)
+        if coming.done():
+            return
+        coming.cancel()
+        await asyncio.wait({coming})
+        if broken or moment:  # else nobody had come
+            async with asyncio.timeout(5):
+                while attachment.evict is not None or not resumption.held:
+                    await asyncio.sleep(0)
+        else:
+            await socket.cut()
+            resumption.hold(attachment)
+        await resumption.close()
+        assert not runtime.sessions
 
 
 async def test_a_gap_ends_the_session():
