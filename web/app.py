@@ -30,6 +30,7 @@ def build_app(config: ServeConfig, runtime: Runtime) -> web.Application:
     """The application over `runtime`, which its owner starts and stops."""
     # aiohttp's warnings about subprotocols quote them, and with them a browser's key.
     logging.getLogger("aiohttp.websocket").setLevel(logging.ERROR)
+    logging.getLogger("aioice").setLevel(logging.WARNING)  # else a line for each candidate
     app = web.Application(middlewares=[cors, shape_errors, guard])
     app[CONTEXT] = Context.of(config, runtime)
     app[CALLS] = Calls()

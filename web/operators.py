@@ -10,7 +10,7 @@ import msgspec
 from aiohttp import web
 
 from duplex.version import VERSION
-from engine.api import EngineError, EngineStats
+from engine.api import EngineError, EngineSpec, EngineStats
 from web.context import CONTEXT, Context
 from web.errors import json_response
 from web.exposition import CONTENT_TYPE, exposition
@@ -37,13 +37,39 @@ class Readiness(msgspec.Struct, frozen=True, omit_defaults=True):
     free: int | None = None
 
 
+class Abilities(msgspec.Struct, frozen=True):
+    """What a page has to know of a model to offer what it can do, and nothing else."""
+
+    about: str
+    examples: tuple[str, ...]
+    frame_ms: float
+    text: bool
+    persona: bool
+    sampling: bool
+    voice_audio: bool
+
+    @classmethod
+    def of(cls, spec: EngineSpec) -> Abilities:
+        """Those of the model that is served."""
+        return cls(
+            about=spec.about,
+            examples=spec.examples,
+            frame_ms=1000 * spec.frame_s,
+            text=spec.text,
+            persona=spec.persona,
+            sampling=spec.sampling,
+            voice_audio=spec.voice_audio,
+        )
+
+
 class ModelCard(msgspec.Struct, frozen=True):
-    """A model in a list, as OpenAI shapes it."""
+    """A model in a list, as OpenAI shapes it, and its abilities."""
 
     id: str
     object: str
     created: int
     owned_by: str
+    abilities: Abilities
 
 
 class ModelList(msgspec.Struct, frozen=True):
@@ -94,9 +120,9 @@ async def models(request: web.Request) -> web.Response:
     context = request.app[CONTEXT]
     cards: tuple[ModelCard, ...] = ()
     if context.runtime.not_ready is None:
-        cards = (
-            ModelCard(context.runtime.spec.model, "model", context.created, "duplex-media-server"),
-        )
+        spec = context.runtime.spec
+        abilities = Abilities.of(spec)
+        cards = (ModelCard(spec.model, "model", context.created, "duplex-media-server", abilities),)
     return json_response(ModelList("list", cards))
 
 

@@ -1,0 +1,161 @@
+/** One conversation: a microphone, a line to the server, and what is seen of both voices. */
+
+import { Level } from "./level.js";
+import { openMicrophone } from "./microphone.js";
+import { Problem } from "./problems.js";
+import { STEP_MS } from "./timeline.js";
+import { WebRtcLine } from "./webrtc.js";
+import { WebSocketLine } from "./websocket.js";
+
+const USER_THRESHOLD = 0.012;
+const MODEL_THRESHOLD = 0.006;
+const STATS_MS = 1000;
+const RETRY_AS_WEBSOCKET = new Set(["no_webrtc", "no_path", "http_404", "http_405", "not_found"]);
+
+/**
+ * Dispatches "talk" (detail: asking, connecting, preparing, listening, hearing, speaking or both),
+ * "step" (both levels, every 40 ms), "words" (a piece of the model's text), "stats" and "ended"
+ * (detail: a Problem, or null).
+ */
+export class Conversation extends EventTarget {
+  constructor({ output, frameMs }) {
+    super();
+    this.output = output;
+    this.frameMs = frameMs;
+    this.muted = false;
+    this.over = false;
+    this.talk = "idle";
+  }
+
+  /** Resolves when both can hear each other, or when it was ended before. Throws a Problem. */
+  async start({ microphone, session, transport }) {
+    try {
+      this.setTalk("asking");
+      this.stream = await openMicrophone(microphone);
+      this.context = new AudioContext();
+      await this.context.resume();
+      await this.connect(session, transport);
+    } catch (error) {
+      this.stop();
+      if (this.over) return;
+      this.over = true;
+      throw Problem.from(error);
+    }
+    if (this.over) {
+      this.line.close();
+      this.stop();
+    }
+  }
+
+  async connect(session, transport) {
+    this.setTalk("connecting");
+    const lines = { webrtc: [WebRtcLine], websocket: [WebSocketLine], auto: [WebRtcLine, WebSocketLine] }[transport];
+    for (const [index, Line] of lines.entries()) {
+      const line = new Line({ context: this.context, output: this.output });
+      this.listenTo(line);
+      try {
+        await line.open(this.stream, session);
+        return;
+      } catch (error) {
+        const last = index === lines.length - 1;
+        if (last || this.over || !RETRY_AS_WEBSOCKET.has(error.code)) throw error;
+      }
+    }
+  }
+
+  listenTo(line) {
+    this.line = line;
+    line.volume = this.loudness ?? 1;
+    line.addEventListener("phase", ({ detail }) => (detail === "live" ? this.live() : this.setTalk(detail)));
+    line.addEventListener("message", ({ detail }) => this.receive(detail));
+    line.addEventListener("ended", ({ detail }) => this.end(detail));
+  }
+
+  live() {
+    const source = new MediaStreamAudioSourceNode(this.context, { mediaStream: this.stream });
+    this.user = new Level(source, { threshold: USER_THRESHOLD });
+    this.model = new Level(this.line.voice, { threshold: MODEL_THRESHOLD });
+    this.stepping = setInterval(() => this.step(), STEP_MS);
+    this.counting = setInterval(() => this.count(), STATS_MS);
+    this.step();
+    // A microphone that is unplugged ends its track.
+    this.stream.getAudioTracks()[0].addEventListener("ended", () => this.end(new Problem("NotFoundError", "the microphone's track ended")));
+  }
+
+  step() {
+    const now = performance.now();
+    this.user.measure(now);
+    this.model.measure(now);
+    const user = this.muted ? 0 : this.user.rms;
+    const userSpeaks = !this.muted && this.user.speaking;
+    const modelSpeaks = this.model.speaking;
+    this.setTalk(userSpeaks ? (modelSpeaks ? "both" : "hearing") : modelSpeaks ? "speaking" : "listening");
+    this.tell("step", { user, model: this.model.rms, userSpeaks, modelSpeaks, muted: this.muted, now });
+  }
+
+  async count() {
+    const stats = await this.line.stats();
+    if (this.over) return;
+    // From a word to its answer's arrival: half the way out, a frame, half the way back, the wait
+    // in the browser. What the model adds by thinking is not in it.
+    const { networkMs, bufferMs } = stats;
+    if (networkMs !== null && bufferMs !== null) stats.delayMs = networkMs + this.frameMs + bufferMs;
+    this.tell("stats", stats);
+  }
+
+  receive(event) {
+    switch (event.type) {
+      case "response.output_audio_transcript.delta":
+      case "response.output_text.delta":
+        this.tell("words", event.delta);
+        break;
+      case "error":
+        this.tell("refused", new Problem(event.error.code, event.error.param ?? "", event.error.message));
+        break;
+    }
+  }
+
+  set mute(muted) {
+    this.muted = muted;
+    for (const track of this.stream?.getAudioTracks() ?? []) track.enabled = !muted;
+  }
+
+  set volume(value) {
+    this.loudness = value;
+    if (this.line) this.line.volume = value;
+  }
+
+  interrupt() {
+    this.line?.interrupt();
+  }
+
+  /** Hangs up. */
+  close() {
+    if (this.line && !this.line.over) this.line.close();
+    this.end(null);
+  }
+
+  end(problem) {
+    if (this.over) return;
+    this.over = true;
+    this.stop();
+    this.tell("ended", problem);
+  }
+
+  stop() {
+    clearInterval(this.stepping);
+    clearInterval(this.counting);
+    for (const track of this.stream?.getTracks() ?? []) track.stop();
+    if (this.context && this.context.state !== "closed") this.context.close();
+  }
+
+  setTalk(talk) {
+    if (this.talk === talk || this.over) return;
+    this.talk = talk;
+    this.tell("talk", talk);
+  }
+
+  tell(kind, detail) {
+    this.dispatchEvent(new CustomEvent(kind, { detail }));
+  }
+}

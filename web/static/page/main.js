@@ -1,0 +1,273 @@
+/** The page: puts the parts together, and gives each control its meaning. */
+
+import { Conversation } from "./conversation.js";
+import { visible } from "./level.js";
+import { listDevices } from "./microphone.js";
+import { Problem } from "./problems.js";
+import { model as askModel, readiness, useApiKey } from "./server.js";
+import { microphoneSettings, restoreSettings, sessionSettings, transport } from "./settings.js";
+import { Timeline } from "./timeline.js";
+import { Transcript } from "./transcript.js";
+
+const TALK = {
+  idle: ["Ready", ""],
+  asking: ["One moment", "Your browser asks whether this page may use the microphone."],
+  connecting: ["Connecting", "Looking for the way to the server."],
+  preparing: ["Preparing", "The model reads who it is to be."],
+  listening: ["Listening", "Say something. You may interrupt it at any time."],
+  hearing: ["Hearing you", ""],
+  speaking: ["Speaking", "Talk over it if you like: it hears you."],
+  both: ["Both talking", ""],
+  ended: ["Call ended", "The transcript stays until the next call."],
+};
+const CALM_MS = 160; // a state is shown when it has lasted so long, so that the word does not flicker
+const READY_MS = 2000;
+
+const $ = (id) => document.getElementById(id);
+const { body } = document;
+const timeline = new Timeline($("timeline"));
+const transcript = new Transcript($("transcript"), (text) => ($("announcer").textContent = text));
+let model = null;
+let call = null;
+let problem = null;
+
+// --- the server ---------------------------------------------------------------------------
+
+async function meetServer() {
+  try {
+    const ready = await readiness();
+    if (ready.status === "ready") {
+      serverSays("ready", ready.model, ` · ${ready.free} of ${ready.slots} lines free`);
+      if (!model) {
+        model = await askModel();
+        showModel();
+        clearProblem();
+      }
+    } else {
+      serverSays("asking", "", ready.reason);
+    }
+  } catch (error) {
+    const found = error instanceof Problem ? error : new Problem("unreachable", String(error));
+    serverSays("down", "", found.title);
+    if (found.code === "invalid_api_key") return showProblem(found);
+  }
+  $("talk").disabled = !model && !call;
+  if (!call || !model) setTimeout(meetServer, READY_MS);
+}
+
+function serverSays(state, name, text) {
+  const place = $("server");
+  if (place.textContent === name + text) return; // a status is read out when it is set
+  place.dataset.state = state;
+  place.firstElementChild.textContent = name;
+  place.lastElementChild.textContent = text;
+}
+
+function showModel() {
+  const { name, about, examples, voices, persona, sampling } = model;
+  document.title = `${name} — duplex`;
+  $("model-name").textContent = $("timeline-model").textContent = name;
+  if (about) $("about").textContent = about;
+  $("examples").hidden = !examples.length;
+  $("examples").querySelector("ul").replaceChildren(...examples.map((text) => {
+    const item = document.createElement("li");
+    item.textContent = text;
+    return item;
+  }));
+  $("voice-choice").hidden = voices.length < 2;
+  const chosen = $("voice").value;
+  $("voice").replaceChildren(...voices.map(({ id, name: shown, default: usual }) => new Option(usual ? `${shown} (usual)` : shown, usual ? "" : id)));
+  $("voice").value = [...$("voice").options].some(({ value }) => value === chosen) ? chosen : "";
+  $("persona-choice").hidden = !persona;
+  $("sampling").hidden = !sampling;
+  $("talk").disabled = false;
+}
+
+// --- a call -------------------------------------------------------------------------------
+
+async function start() {
+  clearProblem();
+  call = new Conversation({ output: $("speaker-out"), frameMs: model.frame_ms });
+  call.volume = Number($("volume").value);
+  follow(call);
+  body.dataset.phase = "live";
+  $("talk").textContent = "Hang up";
+  setMuted(false);
+  timeline.reset();
+  transcript.reset(model.name);
+  for (const id of ["delay", "network", "buffer", "lost", "line"]) $(id).textContent = "–";
+  const choices = { microphone: microphoneSettings(), session: sessionSettings(model), transport: transport() };
+  try {
+    await call.start(choices);
+    await chooseSpeaker();
+    fillDevices();
+  } catch (error) {
+    ended(error);
+  }
+}
+
+function follow(conversation) {
+  const current = (handler) => ({ detail }) => conversation === call && handler(detail);
+  conversation.addEventListener("talk", current(showTalk));
+  conversation.addEventListener("step", current((step) => {
+    timeline.push(step);
+    transcript.userStep(step.userSpeaks, step.user, step.now);
+    swell(step);
+  }));
+  conversation.addEventListener("words", current((text) => transcript.modelSays(text, performance.now())));
+  conversation.addEventListener("stats", current(showStats));
+  conversation.addEventListener("refused", current(showProblem));
+  conversation.addEventListener("ended", current(ended));
+}
+
+const calm = matchMedia("(prefers-reduced-motion: reduce)");
+
+/** The circles grow with the voices. */
+function swell({ user, model: agent }) {
+  if (calm.matches) return;
+  for (const [name, level] of [["you", user], ["model", agent]]) {
+    for (const circle of document.querySelectorAll(`.r-${name}`)) circle.setAttribute("r", (42 + 28 * visible(level)).toFixed(1));
+  }
+}
+
+function hangUp() {
+  call.close();
+}
+
+function ended(found) {
+  call = null;
+  transcript.endLine();
+  body.dataset.phase = "ended";
+  swell({ user: 0, model: 0 });
+  body.removeAttribute("data-muted");
+  $("talk").textContent = "Talk again";
+  $("talk").disabled = false;
+  showTalk("ended");
+  if (found) showProblem(found);
+  setTimeout(meetServer, READY_MS);
+}
+
+let calming = null;
+
+function showTalk(talk) {
+  clearTimeout(calming);
+  const patience = ["listening", "hearing", "speaking", "both"].includes(talk) ? CALM_MS : 0;
+  calming = setTimeout(() => {
+    const [word, hint] = TALK[talk];
+    body.dataset.talk = talk;
+    const muted = body.hasAttribute("data-muted");
+    $("talk-state").textContent = word;
+    $("hint").textContent = muted && call ? "Your microphone is muted." : hint;
+  }, patience);
+}
+
+function setMuted(muted) {
+  $("mute").setAttribute("aria-pressed", String(muted));
+  $("mute").querySelector("span").textContent = muted ? "Unmute" : "Mute";
+  body.toggleAttribute("data-muted", muted);
+  if (call) {
+    call.mute = muted;
+    showTalk(call.talk);
+  }
+}
+
+function interrupt() {
+  call.interrupt();
+  transcript.endLine(true);
+}
+
+function showStats({ delayMs, networkMs, bufferMs, lost, lostUp, gaps }) {
+  const ms = (value) => (value === null || value === undefined ? "–" : `${Math.round(value)} ms`);
+  const share = (value) => `${(100 * value).toFixed(value ? 1 : 0)} %`;
+  $("delay").textContent = ms(delayMs);
+  $("network").textContent = ms(networkMs);
+  $("buffer").textContent = ms(bufferMs);
+  if (lost !== null && lost !== undefined) $("lost").textContent = lostUp ? `${share(lost)} in, ${share(lostUp)} out` : share(lost);
+  else if (gaps !== undefined) $("lost").textContent = gaps === 1 ? "1 gap" : `${gaps} gaps`;
+  $("line").textContent = call.line.name;
+}
+
+// --- problems -----------------------------------------------------------------------------
+
+function showProblem(found) {
+  problem = Problem.from(found);
+  $("problem-title").textContent = problem.title;
+  $("problem-fix").textContent = problem.fix;
+  $("problem-details").textContent = problem.report();
+  $("key-form").hidden = problem.code !== "invalid_api_key";
+  $("problem").hidden = false;
+}
+
+function clearProblem() {
+  $("problem").hidden = true;
+}
+
+async function copy(button, text) {
+  try {
+    await navigator.clipboard.writeText(text);
+    button.dataset.label ??= button.textContent;
+    button.textContent = "Copied";
+    setTimeout(() => (button.textContent = button.dataset.label), 1500);
+  } catch {
+    $("problem").querySelector("details").open = true; // where it can be selected by hand
+    getSelection().selectAllChildren($("problem-details"));
+  }
+}
+
+// --- devices ------------------------------------------------------------------------------
+
+async function fillDevices() {
+  await listDevices($("microphone"), "audioinput");
+  await listDevices($("speaker"), "audiooutput");
+}
+
+async function chooseSpeaker() {
+  const { value } = $("speaker");
+  try {
+    await $("speaker-out").setSinkId?.(value);
+    await call?.line?.player?.setSinkId?.(value);
+  } catch (error) {
+    showProblem(new Problem("speaker", String(error), "The chosen loudspeaker can't be used; the sound goes on where it was."));
+  }
+}
+
+// --- controls -----------------------------------------------------------------------------
+
+$("talk").addEventListener("click", () => (call ? hangUp() : start()));
+$("choose").addEventListener("click", () => {
+  body.dataset.phase = body.dataset.talk = "idle";
+  clearProblem();
+  $("talk").textContent = "Start talking";
+  $("headline").scrollIntoView();
+});
+$("mute").addEventListener("click", () => setMuted($("mute").getAttribute("aria-pressed") !== "true"));
+$("interrupt").addEventListener("click", interrupt);
+$("volume").addEventListener("input", () => call && (call.volume = Number($("volume").value)));
+$("speaker").addEventListener("change", chooseSpeaker);
+$("open-settings").addEventListener("click", () => {
+  fillDevices();
+  $("settings").showModal();
+});
+$("settings").addEventListener("click", (event) => event.target === $("settings") && $("settings").close());
+$("close-problem").addEventListener("click", clearProblem);
+$("copy-problem").addEventListener("click", () => copy($("copy-problem"), problem.report()));
+$("copy-transcript").addEventListener("click", () => copy($("copy-transcript"), transcript.text()));
+$("key-form").addEventListener("submit", (event) => {
+  event.preventDefault();
+  useApiKey($("key").value.trim());
+  clearProblem();
+  meetServer();
+});
+document.addEventListener("keydown", (event) => {
+  const busy = event.target.closest("input, textarea, select, dialog");
+  if (!call || busy || event.ctrlKey || event.metaKey || event.altKey) return;
+  if (event.key === "m" || event.key === "M") setMuted($("mute").getAttribute("aria-pressed") !== "true");
+  if (event.key === "Escape") interrupt();
+});
+addEventListener("pagehide", () => call?.close());
+navigator.mediaDevices?.addEventListener("devicechange", fillDevices);
+
+$("speaker-choice").hidden = !("setSinkId" in HTMLMediaElement.prototype);
+restoreSettings();
+if (!window.isSecureContext) showProblem(new Problem("insecure"));
+meetServer();

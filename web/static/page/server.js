@@ -1,0 +1,56 @@
+/** What this server serves, and the key it wants. All addresses are relative to the page. */
+
+import { Problem } from "./problems.js";
+
+const KEY = "duplex-api-key";
+
+export function apiKey() {
+  return sessionStorage.getItem(KEY);
+}
+
+export function useApiKey(key) {
+  sessionStorage.setItem(KEY, key);
+}
+
+/** `fetch`, with the key; throws a Problem for every answer that is no success. */
+export async function ask(path, options = {}) {
+  const headers = new Headers(options.headers);
+  const key = apiKey();
+  if (key) headers.set("Authorization", `Bearer ${key}`);
+  let answer;
+  try {
+    answer = await fetch(path, { ...options, headers });
+  } catch (error) {
+    throw new Problem("unreachable", String(error));
+  }
+  if (!answer.ok) throw await Problem.of(answer);
+  return answer;
+}
+
+/** `{model, slots, free}` when conversations can begin, else `{reason}`. */
+export async function readiness() {
+  const answer = await fetch("ready");
+  return answer.json();
+}
+
+/** The model: its name, abilities and voices. Voices may not be listed by every server. */
+export async function model() {
+  const [models, voices] = await Promise.all([
+    ask("v1/models").then((answer) => answer.json()),
+    ask("v1/audio/voices").then((answer) => answer.json(), () => ({ data: [] })),
+  ]);
+  const [card] = models.data;
+  if (!card) return null;
+  return { name: card.id, ...card.abilities, voices: voices.data };
+}
+
+export async function iceServers() {
+  return (await (await ask("v1/ice")).json()).iceServers;
+}
+
+/** The address of a WebSocket here. */
+export function socketAddress(path) {
+  const address = new URL(path, document.baseURI);
+  address.protocol = address.protocol.replace("http", "ws");
+  return address.href;
+}

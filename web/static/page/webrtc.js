@@ -1,0 +1,154 @@
+/** A call over WebRTC: media on tracks, events on the data channel. */
+
+import { Problem } from "./problems.js";
+import { ask, iceServers } from "./server.js";
+
+const CONNECT_MS = 8000;
+const DUCK_MS = 600; // how long an interrupt stays silent if the server says nothing
+
+/**
+ * Dispatches "phase" (detail "preparing", "connecting" or "live"), "message" (detail: a server
+ * event) and "ended" (detail: a Problem, or null).
+ */
+export class WebRtcLine extends EventTarget {
+  constructor({ context, output }) {
+    super();
+    this.name = "WebRTC";
+    this.context = context;
+    this.output = output;
+    this.over = false;
+    this.last = {};
+  }
+
+  /** Resolves when both can hear each other. Throws a Problem. */
+  async open(stream, session) {
+    if (!globalThis.RTCPeerConnection) throw new Problem("no_webrtc");
+    try {
+      await this.connect(stream, session);
+    } catch (error) {
+      this.over = true;
+      this.peer?.close();
+      throw error;
+    }
+  }
+
+  async connect(stream, session) {
+    const peer = new RTCPeerConnection({ iceServers: await iceServers() });
+    this.peer = peer;
+    for (const track of stream.getAudioTracks()) peer.addTrack(track, stream);
+    const channel = peer.createDataChannel("oai-events");
+    this.channel = channel;
+    channel.addEventListener("message", ({ data }) => this.receive(JSON.parse(data)));
+    const heard = new Promise((resolve) => peer.addEventListener("track", resolve, { once: true }));
+    await peer.setLocalDescription();
+    await gathered(peer);
+    this.tell("phase", "preparing");
+    const body = new FormData();
+    body.set("sdp", peer.localDescription.sdp);
+    body.set("session", JSON.stringify(session));
+    const answer = await ask("v1/realtime/calls?duplex=1", { method: "POST", body });
+    this.address = answer.headers.get("Location");
+    const connected = new Promise((resolve, reject) => {
+      const timer = setTimeout(() => reject(new Problem("no_path", `ICE ${peer.iceConnectionState}`)), CONNECT_MS);
+      peer.addEventListener("connectionstatechange", () => {
+        if (peer.connectionState === "connected") {
+          clearTimeout(timer);
+          resolve();
+        } else if (peer.connectionState === "failed") {
+          clearTimeout(timer);
+          reject(new Problem("no_path", "ICE failed"));
+          this.end(new Problem("lost", "ICE failed"));
+        } else if (peer.connectionState === "closed") {
+          this.end(null);
+        }
+      });
+    });
+    this.tell("phase", "connecting");
+    await peer.setRemoteDescription({ type: "answer", sdp: await answer.text() });
+    const { streams: [remote] } = await heard;
+    this.output.srcObject = remote;
+    await Promise.all([connected, this.output.play()]);
+    channel.addEventListener("close", () => this.end(this.reason ?? new Problem("lost", "the events channel closed")));
+    this.voice = new MediaStreamAudioSourceNode(this.context, { mediaStream: remote });
+    this.tell("phase", "live");
+  }
+
+  send(event) {
+    if (this.channel?.readyState === "open") this.channel.send(JSON.stringify(event));
+  }
+
+  /** Silence at once; what the server has sent already is on its way through the browser. */
+  interrupt() {
+    this.duck(DUCK_MS);
+    this.send({ type: "barge_in" });
+  }
+
+  set volume(value) {
+    this.loudness = value;
+    if (!this.ducked) this.output.volume = value;
+  }
+
+  /** Says goodbye; resolves at once. */
+  close() {
+    this.end(null);
+  }
+
+  async stats() {
+    const found = { delayMs: null, networkMs: null, bufferMs: null, lost: null };
+    for (const report of (await this.peer.getStats()).values()) {
+      if (report.type === "candidate-pair" && report.nominated && report.currentRoundTripTime !== undefined) {
+        found.networkMs = 1000 * report.currentRoundTripTime;
+      } else if (report.type === "inbound-rtp" && report.kind === "audio") {
+        const { jitterBufferDelay: delay, jitterBufferEmittedCount: count, packetsLost, packetsReceived, concealedSamples, totalSamplesReceived } = report;
+        const since = this.last;
+        if (count > (since.count ?? 0)) found.bufferMs = (1000 * (delay - (since.delay ?? 0))) / (count - (since.count ?? 0));
+        const packets = packetsLost + packetsReceived;
+        found.lost = packets ? packetsLost / packets : 0;
+        this.last = { delay, count, concealedSamples, totalSamplesReceived };
+      } else if (report.type === "remote-inbound-rtp" && report.kind === "audio") {
+        found.lostUp = report.fractionLost;
+      }
+    }
+    return found;
+  }
+
+  receive(event) {
+    if (event.type === "output_audio_buffer.cleared") this.duck(this.last.bufferMs ?? 120);
+    if (event.type === "session.closed" && event.reason !== "client_close") this.reason = new Problem(event.reason, event.session_id);
+    this.tell("message", event);
+  }
+
+  duck(ms) {
+    this.ducked = true;
+    this.output.volume = 0;
+    clearTimeout(this.ducking);
+    this.ducking = setTimeout(() => {
+      this.ducked = false;
+      this.output.volume = this.loudness ?? 1;
+    }, ms);
+  }
+
+  end(problem) {
+    if (this.over) return;
+    this.over = true;
+    this.send({ type: "session.close" });
+    this.peer.close();
+    this.output.srcObject = null;
+    this.tell("ended", problem);
+  }
+
+  tell(kind, detail) {
+    this.dispatchEvent(new CustomEvent(kind, { detail }));
+  }
+}
+
+/** Waits for this machine's own addresses, which is quick; a STUN server may take a second. */
+function gathered(peer) {
+  if (peer.iceGatheringState === "complete") return null;
+  return new Promise((resolve) => {
+    setTimeout(resolve, 1000);
+    peer.addEventListener("icegatheringstatechange", () => {
+      if (peer.iceGatheringState === "complete") resolve();
+    });
+  });
+}

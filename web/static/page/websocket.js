@@ -1,0 +1,177 @@
+/** A call over a WebSocket: PCM in JSON, recorded and played by audio worklets. */
+
+import { Problem } from "./problems.js";
+import { apiKey, socketAddress } from "./server.js";
+
+const RATE = 24000;
+const HEARTBEAT_MS = 1000;
+
+/** Has the same surface as WebRtcLine. */
+export class WebSocketLine extends EventTarget {
+  constructor() {
+    super();
+    this.name = "WebSocket";
+    this.over = false;
+    this.buffered = 0;
+    this.underruns = 0;
+    this.epoch = -1;
+    this.staleEpoch = -1;
+    this.networkMs = null;
+  }
+
+  async open(stream, session) {
+    this.tell("phase", "connecting");
+    try {
+      await this.prepareAudio(stream);
+      await this.connect(session);
+    } catch (error) {
+      this.over = true;
+      this.release();
+      throw Problem.from(error);
+    }
+    this.recorder.port.onmessage = ({ data }) => this.append(data);
+    this.beat = setInterval(() => this.ping(), HEARTBEAT_MS);
+    this.tell("phase", "live");
+  }
+
+  async prepareAudio(stream) {
+    if (!globalThis.AudioWorkletNode) throw new Problem("insecure");
+    // Firefox records only at the microphone's own rate; the server takes any.
+    this.player = new AudioContext({ sampleRate: RATE });
+    let source;
+    try {
+      this.capture = new AudioContext({ sampleRate: RATE });
+      source = new MediaStreamAudioSourceNode(this.capture, { mediaStream: stream });
+    } catch {
+      this.capture = new AudioContext();
+      source = new MediaStreamAudioSourceNode(this.capture, { mediaStream: stream });
+    }
+    const here = (name) => new URL(name, import.meta.url).href;
+    await Promise.all([
+      this.capture.audioWorklet.addModule(here("recorder.js")),
+      this.player.audioWorklet.addModule(here("player.js")),
+    ]);
+    this.recorder = new AudioWorkletNode(this.capture, "recorder", {
+      numberOfOutputs: 0,
+      processorOptions: { chunk: Math.round(0.02 * this.capture.sampleRate) },
+    });
+    source.connect(this.recorder);
+    this.voice = new AudioWorkletNode(this.player, "player", { numberOfInputs: 0, outputChannelCount: [1] });
+    this.gain = new GainNode(this.player);
+    this.voice.connect(this.gain).connect(this.player.destination);
+    this.voice.port.onmessage = ({ data }) => {
+      this.buffered = data.buffered;
+      this.underruns = data.underruns;
+    };
+    await Promise.all([this.capture.resume(), this.player.resume()]);
+  }
+
+  connect(session) {
+    const key = apiKey();
+    const protocols = ["realtime", ...(key ? [`openai-insecure-api-key.${key}`] : [])];
+    this.socket = new WebSocket(socketAddress("v1/realtime?duplex=1"), protocols);
+    return new Promise((resolve, reject) => {
+      this.socket.addEventListener("open", () => {
+        this.tell("phase", "preparing");
+        this.send({
+          type: "session.update",
+          session: { ...session, input_audio_format: "pcm16", sample_rate_hz: this.capture.sampleRate, output_audio_format: "pcm_f32le" },
+        });
+      });
+      this.socket.addEventListener("message", ({ data }) => {
+        const event = JSON.parse(data);
+        if (event.type === "session.updated") resolve();
+        if (event.type === "error") reject(new Problem(event.error.code, event.error.param ?? "", event.error.message));
+        this.receive(event);
+      });
+      this.socket.addEventListener("close", ({ code, reason }) => {
+        const lost = new Problem(this.opened ? "lost" : "unreachable", `closed with ${code} ${reason}`);
+        reject(lost);
+        this.end(this.reason ?? lost);
+      });
+    });
+  }
+
+  receive(event) {
+    switch (event.type) {
+      case "response.output_audio.delta":
+        this.epoch = event.metadata.epoch;
+        if (this.epoch > this.staleEpoch) this.play(event.delta);
+        return;
+      case "session.created":
+        this.opened = true;
+        break;
+      case "session.heartbeat_ack":
+        this.networkMs = performance.now() - this.pinged;
+        return;
+      case "overlap.decision":
+        if (event.action === "barge_in") this.flush();
+        break;
+      case "session.closed":
+        this.reason = event.reason === "client_close" ? null : new Problem(event.reason, event.session_id);
+        break;
+    }
+    this.tell("message", event);
+  }
+
+  play(base64) {
+    const samples = Uint8Array.from(atob(base64), (character) => character.charCodeAt(0)).buffer;
+    this.voice.port.postMessage(samples, [samples]);
+  }
+
+  append(samples) {
+    const bytes = new Uint8Array(samples);
+    let text = "";
+    for (let start = 0; start < bytes.length; start += 8192) text += String.fromCharCode(...bytes.subarray(start, start + 8192));
+    this.send({ type: "input_audio_buffer.append", audio: btoa(text) });
+  }
+
+  ping() {
+    this.pinged = performance.now();
+    this.send({ type: "session.heartbeat" });
+  }
+
+  send(event) {
+    if (this.socket?.readyState === WebSocket.OPEN) this.socket.send(JSON.stringify(event));
+  }
+
+  interrupt() {
+    this.staleEpoch = this.epoch;
+    this.flush();
+    this.send({ type: "barge_in" });
+  }
+
+  flush() {
+    this.voice.port.postMessage("flush");
+  }
+
+  set volume(value) {
+    if (this.gain) this.gain.gain.value = value;
+  }
+
+  close() {
+    this.send({ type: "session.close" });
+    this.end(null);
+  }
+
+  async stats() {
+    return { networkMs: this.networkMs, bufferMs: (1000 * this.buffered) / RATE, lost: null, gaps: this.underruns };
+  }
+
+  end(problem) {
+    if (this.over) return;
+    this.over = true;
+    this.release();
+    this.tell("ended", problem);
+  }
+
+  release() {
+    clearInterval(this.beat);
+    this.socket?.close(1000);
+    for (const context of [this.capture, this.player]) if (context && context.state !== "closed") context.close();
+  }
+
+  tell(kind, detail) {
+    this.dispatchEvent(new CustomEvent(kind, { detail }));
+  }
+}
