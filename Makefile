@@ -42,7 +42,8 @@ clean:
 	$(BIN)/python -m pip install --quiet -e .
 	@touch $@
 
-.venv/.test: .venv/.torch pyproject.toml tests/peers/requirements.txt
+.venv/.test: .venv/.torch pyproject.toml tests/peers/requirements.txt tests/peers/package.json
 	$(BIN)/python -m pip install --quiet -e '.[dev]'
 	$(BIN)/python -m pip install --quiet --no-deps -r tests/peers/requirements.txt
+	@! command -v npm >/dev/null || npm install --silent --no-package-lock --prefix tests/peers
 	@touch $@ .venv/.serve

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 _UNREAD_FRAMES = 32
 """A client that paces itself and has so much to read is not read from."""
+_UNHEARD_WINDOWS = 8
+"""A caller who sends faster than speech can be looked for waits: the turns would come too late."""
 _MAX_IMAGES = 2
 """Of one frame; older ones are forgotten."""
 
@@ -151,17 +153,24 @@ class Intake:
         if session.user.wants_vad:
             if self._vad is None:
                 rate = runtime.spec.sample_rate
-                self._vad = runtime.vad.stream(rate, session.user.heard)
+                self._vad = runtime.vad.stream(rate, self._listen)
             self._vad.push(pcm)
 
+    def _listen(self, probabilities: list[float]) -> None:
+        """Takes the probabilities of speech in the next windows."""
+        self._session.user.heard(probabilities)
+        self._room.set()
+
     def _has_room(self) -> bool:
-        """Whether a frame may be fed: not beyond the engine's limit, and while the client sets
-        the pace, not far ahead of what it has read of the answers.
+        """Whether a frame may be fed: not beyond the engine's limit, nor far ahead of what was
+        looked at for speech or, while the client sets the pace, of what it has read of the answers.
         """
         session = self._session
         if session.over:
             return True
         if len(self._fed_at) >= session.runtime.spec.max_in_flight:
+            return False
+        if self._vad is not None and len(self._vad.waiting) >= _UNHEARD_WINDOWS:
             return False
         at_leisure = self._paced or self._input.server_clocked or not session.live
         return at_leisure or session.outbox.audio < _UNREAD_FRAMES

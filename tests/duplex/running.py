@@ -32,6 +32,8 @@ class LevelVad:
 class LevelStream:
     """Windows of 32 ms at 24 kHz."""
 
+    waiting = ()
+
     def __init__(self, on_speech):
         self.on_speech = on_speech
         self.framer = Framer(768)
