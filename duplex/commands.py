@@ -78,7 +78,9 @@ class BargeIn(Command, frozen=True, kw_only=True, gc=False):
 
 
 class ClearOutput(Command, frozen=True, kw_only=True, gc=False):
-    """Drop what is queued for playback."""
+    """Drop what is queued for playback. `required` makes it an error that nothing was ever said."""
+
+    required: bool = False
 
 
 class CreateItem(Command, frozen=True, kw_only=True):

@@ -167,8 +167,7 @@ class OutputStopped(Event, frozen=True, kw_only=True):
 class OutputCleared(Event, frozen=True, kw_only=True):
     """What was queued for playback is dropped."""
 
-    response_id: str | None
-    """The response that it belonged to; None if nothing was queued."""
+    response_id: str
 
 
 class TurnSignalled(Event, frozen=True, kw_only=True):

@@ -36,6 +36,11 @@ class Ledger:
     def __init__(self) -> None:
         self._entries: dict[str, _Entry] = {}
 
+    @property
+    def last(self) -> str | None:
+        """The newest response, over or not."""
+        return next(reversed(self._entries), None)
+
     def begin(self, response_id: str, item: Item, turn: int) -> None:
         """A response of the user's `turn` begins; its one item grows with it."""
         self._entries[response_id] = _Entry(item, turn)

@@ -60,7 +60,7 @@ async def carry_out(session: Session, command: Command) -> None:
         case BargeIn():
             _barge_in(session, command)
         case ClearOutput():
-            _clear_output(session)
+            _clear_output(session, command)
         case CreateItem():
             item = command.item
             previous = session.conversation.add(item, command.after)
@@ -116,10 +116,14 @@ async def _create_response(session: Session, command: CreateResponse) -> None:
         _decide(session, "listen", "model_decides")
 
 
-def _clear_output(session: Session) -> None:
-    """Drops what is queued. With no response in progress the transport may still have some."""
-    response = session.fence.response
+def _clear_output(session: Session, command: ClearOutput) -> None:
+    """Drops what is queued; of a response that is over, the transport may still have some."""
+    response = session.ledger.last
     if response is None:
+        if command.required:
+            raise SessionError("response_cancel_not_active", "There was no response yet.")
+        return
+    if session.fence.response is None:
         session.on_interrupt()
     else:
         session.interrupt("client_cancelled")

@@ -70,6 +70,8 @@ def _read_part(path: str, role: Role, value: object) -> Part:
     else:
         allowed = ", ".join(_ROLE_PARTS[role])
         refuse(f"{path}.type", f"A part of a {role} message is {allowed}, not {named!r}.")
+    if value.get("audio") is not None:
+        refuse(f"{path}.audio", "The model hears what is appended to the input buffer only.")
     field = "text" if kind.endswith("text") else "transcript"
     text = value.get(field)
     if kind.endswith("text") and not isinstance(text, str):

@@ -60,7 +60,7 @@ class Parser:
                     event_id=event_id, response_id=message.response_id, required=True
                 )
             case messages.OutputAudioClear():
-                return commands.ClearOutput(event_id=event_id)
+                return commands.ClearOutput(event_id=event_id, required=True)
             case messages.BargeInMessage():
                 return commands.BargeIn(event_id=event_id, response_id=message.response_id)
             case messages.ConversationItemCreate():

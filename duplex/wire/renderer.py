@@ -215,7 +215,7 @@ class Renderer:
             case events.OutputStopped():
                 yield "output_audio_buffer.stopped", {"response_id": event.response_id}
             case events.OutputCleared():
-                yield "output_audio_buffer.cleared", present(response_id=event.response_id)
+                yield "output_audio_buffer.cleared", {"response_id": event.response_id}
             case events.PlaybackAcknowledged():
                 fields = msgspec.structs.asdict(event)
                 yield "playback.acknowledged", fields
