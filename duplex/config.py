@@ -17,8 +17,10 @@ from pydantic import (
     ByteSize,
     ConfigDict,
     Field,
+    JsonValue,
     SecretStr,
     ValidationError,
+    ValidationInfo,
     field_validator,
 )
 
@@ -33,8 +35,13 @@ CLIENT_ENV_PREFIX = "DUPLEX_CLIENT_"
 _ORIGIN = re.compile(r"https?://(\[[0-9a-f:.]+\]|[a-z0-9.-]+)(:\d{1,5})?")
 _KEY = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]{8,256}")
 _ICE_URL = re.compile(r"(stuns?|turns?):[^\s?]+(\?transport=(udp|tcp))?")
-_LISTS = ("api_keys", "allowed_origins", "tls")
-_OPTIONS = {"model": "MODEL", "api_keys": "--api-key", "allowed_origins": "--allow-origin"}
+_LISTS = ("api_keys", "allowed_origins", "policy_options", "tls")
+_OPTIONS = {
+    "model": "MODEL",
+    "api_keys": "--api-key",
+    "allowed_origins": "--allow-origin",
+    "policy_options": "--policy-option",
+}
 
 SELF_SIGNED = "self-signed"
 Seconds = Annotated[float, Field(gt=0, le=86_400)]
@@ -87,6 +94,15 @@ class ServeConfig(BaseModel):
     """A directory of voices beside the model's own."""
     prefix_cache_bytes: ByteSize = ByteSize(1 << 30)
     """Memory for prefilled prompts, kept for the next caller with the same voice and persona."""
+
+    policy: str | None = Field(None, pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$")
+    """A robot policy's factory, as package.module:factory."""
+    policy_options: dict[str, JsonValue] = {}
+    """What the factory is called with."""
+    policy_python: Path | None = None
+    """The interpreter that the policy runs in. None: the server's own."""
+    robot_idle_timeout_s: Seconds = 30.0
+    """A robot that sends nothing for this long is disconnected."""
 
     host: str = Field(DEFAULT_HOST, min_length=1)
     """Address to listen on. Beyond loopback an API key is required."""
@@ -141,6 +157,30 @@ class ServeConfig(BaseModel):
             if key.get_secret_value().startswith("ek_"):
                 raise ValueError("an API key does not begin with ek_, as client secrets do")
         return keys
+
+    @field_validator("policy_options", mode="before")
+    @classmethod
+    def _pairs_are_options(cls, options: object) -> object:
+        """On the command line and in the environment: `name=value`, the value as in YAML."""
+        if not isinstance(options, list | tuple):
+            return options
+        read: dict[str, object] = {}
+        for option in options:
+            name, is_pair, text = str(option).partition("=")
+            if not is_pair or not name.isidentifier():
+                raise ValueError(f"{option!r} is no option, such as horizon=8")
+            try:
+                read[name] = yaml.safe_load(text)
+            except yaml.YAMLError as error:
+                raise ValueError(f"{option!r} is no option: {error}") from error
+        return read
+
+    @field_validator("policy_options", "policy_python")
+    @classmethod
+    def _policies_have_a_name(cls, value: object, info: ValidationInfo) -> object:
+        if value and info.data.get("policy", "") is None:
+            raise ValueError("no policy is set that it could be for")
+        return value
 
     @field_validator("tls", mode="before")
     @classmethod

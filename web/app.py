@@ -18,11 +18,12 @@ from web.context import CONTEXT, Context
 from web.cors import cors
 from web.errors import ApiError, shape_errors
 from web.operators import health, metrics, models, ready, voices
-from web.page import page, static_file
+from web.page import static_file
 from web.raw import raw_socket
 from web.realtime import duplex_socket, realtime_socket
+from web.robot import ROBOTS, Robots, asks_to_upgrade, healthz, page_or_robot, robot_socket
 
-_OPEN = frozenset(("/", "/health", "/ready"))
+_OPEN = frozenset(("/", "/health", "/healthz", "/ready"))
 """Paths that need no key: the page and its parts, and what load balancers ask."""
 
 
@@ -34,12 +35,16 @@ def build_app(config: ServeConfig, runtime: Runtime) -> web.Application:
     app = web.Application(middlewares=[cors, shape_errors, guard])
     app[CONTEXT] = Context.of(config, runtime)
     app[CALLS] = Calls()
+    app[ROBOTS] = Robots.of(config)
+    app.on_shutdown.append(_dismiss_robots)
     app.on_cleanup.append(_end_calls)
+    app.on_cleanup.append(_stop_policy)
     app.add_routes(
         [
-            web.get("/", page),
+            web.get("/", page_or_robot),
             web.get("/static/{path:.+}", static_file),
             web.get("/health", health),
+            web.get("/healthz", healthz),
             web.get("/ready", ready),
             web.get("/metrics", metrics),
             web.get("/v1/models", models),
@@ -52,6 +57,7 @@ def build_app(config: ServeConfig, runtime: Runtime) -> web.Application:
             web.post("/v1/realtime/client_secrets", client_secrets),
             web.get("/v1/realtime", realtime_socket, allow_head=False),
             web.get("/v1/duplex", duplex_socket, allow_head=False),
+            web.get("/v1/realtime/robot/openpi", robot_socket, allow_head=False),
         ]
     )
     return app
@@ -62,7 +68,7 @@ async def guard(request: web.Request, handler: Handler) -> web.StreamResponse:
     """Lets in who has a key and comes from an allowed page; counts who is turned away."""
     context = request.app[CONTEXT]
     try:
-        if request.path not in _OPEN and not request.path.startswith("/static/"):
+        if not _is_open(request):
             context.origins.check(request)
             admit(request)
         return await handler(request)
@@ -83,3 +89,18 @@ async def guard(request: web.Request, handler: Handler) -> web.StreamResponse:
 async def _end_calls(app: web.Application) -> None:
     """The runtime has ended their sessions by now."""
     await app[CALLS].ended()
+
+
+async def _dismiss_robots(app: web.Application) -> None:
+    await app[ROBOTS].dismiss()
+
+
+async def _stop_policy(app: web.Application) -> None:
+    await app[ROBOTS].stop()
+
+
+def _is_open(request: web.Request) -> bool:
+    """Whether a request needs no key: the page's own address is also one for robots."""
+    if request.path.startswith("/static/"):
+        return True
+    return request.path in _OPEN and not asks_to_upgrade(request)

@@ -14,6 +14,8 @@ SUBPROTOCOL = "realtime"
 """The only WebSocket subprotocol that is ever selected."""
 
 _KEY_SUBPROTOCOL = "openai-insecure-api-key."
+_SCHEMES = ("bearer", "api-key")
+"""The second is what OpenPI's clients say."""
 
 
 class Keys:
@@ -48,7 +50,7 @@ class Keys:
 def presented_key(request: web.Request) -> str | None:
     """The key that a request shows, in its header or among its subprotocols."""
     scheme, _, key = request.headers.get(hdrs.AUTHORIZATION, "").partition(" ")
-    if scheme.lower() == "bearer" and key.strip():
+    if scheme.lower() in _SCHEMES and key.strip():
         return key.strip()
     for offered in request.headers.get(hdrs.SEC_WEBSOCKET_PROTOCOL, "").split(","):
         if offered.strip().startswith(_KEY_SUBPROTOCOL):

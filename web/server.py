@@ -12,6 +12,7 @@ from aiohttp import web
 from duplex.config import ServeConfig
 from duplex.runtime import Runtime
 from web.app import build_app
+from web.robot import ROBOTS
 from web.tls import ssl_context
 
 logger = logging.getLogger(__name__)
@@ -55,7 +56,8 @@ class Server:
     async def start(self) -> None:
         """Listens first, so that `/health` and `/ready` answer while the model loads.
 
-        Raises ListenError, BadCertificate, or EngineError if the model can't be loaded.
+        Raises ListenError, BadCertificate, or EngineError if the model or the robots' policy can't
+        be loaded.
         """
         host, port = self.config.host, self.config.port
         tls = ssl_context(self.config)
@@ -64,7 +66,19 @@ class Server:
             await web.TCPSite(self._runner, host, port, backlog=1024, ssl_context=tls).start()
         except OSError as error:
             raise ListenError(f"can't listen on {host}, port {port}: {error.strerror}") from error
-        await self.runtime.start()
+        try:
+            async with asyncio.TaskGroup() as loading:
+                loading.create_task(self.runtime.start())
+                loading.create_task(self._runner.app[ROBOTS].start())
+        except BaseExceptionGroup as failures:
+            raise failures.exceptions[0] from None
+
+    async def drain(self) -> None:
+        """Refuses new callers, and gives those that are there `drain_s` to leave."""
+        timeout_s = self.config.drain_s
+        await asyncio.gather(
+            self.runtime.drain(timeout_s), self._runner.app[ROBOTS].drain(timeout_s)
+        )
 
     async def stop(self, timeout_s: float = STOP_S) -> None:
         """Ends sessions (their sockets close with 1012), then the engine, then the sockets.
@@ -109,7 +123,7 @@ async def serve(config: ServeConfig, runtime: Runtime, listening: Callable[[Serv
             listening(server)
         await drain.wait()
         logger.info("draining: %d sessions have %g s", len(runtime.sessions), config.drain_s)
-        await _unless(quit_now, runtime.drain(config.drain_s))
+        await _unless(quit_now, server.drain())
     finally:
         await _unless(quit_now, server.stop())
         if quit_now.is_set():

@@ -18,10 +18,15 @@ _SEND_BUFFER = 1 << 18
 """Bytes that the kernel holds for one client: seconds of its audio, not minutes."""
 
 
-async def upgrade(request: web.Request) -> tuple[Socket, asyncio.Transport | None]:
+async def upgrade(
+    request: web.Request, *, max_bytes: int | None = None
+) -> tuple[Socket, asyncio.Transport | None]:
     """The socket of a request, and its transport if the client is still there.
 
-    Raises ApiError 426 for a request that is no upgrade.
+    `max_bytes` of one message, if it isn't the configuration's.
+
+    Raises ApiError: 426 for a request that is no upgrade, 400 (for the count; nobody reads it)
+    if the client has left already.
     """
     config = request.app[CONTEXT].config
     socket: Socket = web.WebSocketResponse(
@@ -29,7 +34,7 @@ async def upgrade(request: web.Request) -> tuple[Socket, asyncio.Transport | Non
         compress=False,  # deflate costs more than the whole rest of a frame's way
         decode_text=False,
         heartbeat=config.heartbeat_s,
-        max_msg_size=int(config.max_message_bytes),
+        max_msg_size=int(config.max_message_bytes) if max_bytes is None else max_bytes,
         timeout=CLOSE_S,
     )
     if not socket.can_prepare(request):
@@ -41,8 +46,8 @@ async def upgrade(request: web.Request) -> tuple[Socket, asyncio.Transport | Non
         )
     try:
         await socket.prepare(request)
-    except ClientConnectionError:
-        return socket, None
+    except ClientConnectionError as error:
+        raise ApiError(400, "disconnected", "The client left before the upgrade.") from error
     transport = request.transport
     if transport is not None:
         raw = transport.get_extra_info("socket")

@@ -86,6 +86,20 @@ def serve(
             help="Serve HTTPS, with two PEM files or with a certificate made at start.",
         ),
     ] = None,
+    policy: Annotated[
+        str | None,
+        typer.Option(
+            metavar="MODULE:FACTORY", help="A robot policy to serve too; see docs/robots.md."
+        ),
+    ] = None,
+    policy_option: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=VALUE", help="For the policy's factory. May be repeated."),
+    ] = None,
+    policy_python: Annotated[
+        Path | None,
+        typer.Option(help="The Python that the policy runs in.", show_default="this one"),
+    ] = None,
     log_level: Annotated[
         Literal["debug", "info", "warning", "error"] | None,
         typer.Option(help="What is logged.", show_default="info"),
@@ -109,6 +123,9 @@ def serve(
         "api_key_file": api_key_file,
         "allowed_origins": allow_origin,
         "tls": tls,
+        "policy": policy,
+        "policy_options": policy_option,
+        "policy_python": policy_python,
         "log_level": log_level,
     }
     given = {name: value for name, value in options.items() if value not in (None, [])}
