@@ -100,7 +100,7 @@ async def until(session, kind):
     async with asyncio.timeout(10):
         while True:
             event = await session.outbox.get()
-            assert event is not None, f"no {kind.__name__} in {found}"
+            assert event is not None, f"no {kind} in {found}"
             found.append(event)
             if isinstance(event, kind):
                 return found

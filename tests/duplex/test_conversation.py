@@ -2,7 +2,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from duplex.conversation import Conversation, Item, Part
+from duplex.conversation import (
+    MAX_CHARS,
+    MAX_ITEM_CHARS,
+    MAX_ITEMS,
+    MAX_SPOKEN_CHARS,
+    Conversation,
+    Item,
+    Part,
+)
 from duplex.errors import SessionError
 
 
@@ -92,3 +100,49 @@ def test_truncation_is_a_prefix_and_only_shrinks(words, ends):
         before = part.audio_ms
         assert made.truncate("a", 0, end) == part.audio_ms == min(before, end)
         assert whole.startswith(part.words or "")
+
+
+def test_the_oldest_items_make_room():
+    made = conversation(*(str(number) for number in range(MAX_ITEMS)))
+    made.get("1").status = "in_progress"
+    made.add(Item(id="new"))
+    made.add(Item(id="newer"), after="3")
+    assert len(made) == MAX_ITEMS
+    assert ids(made)[:4] == ["1", "3", "newer", "4"]
+    assert made.last_id == "new"
+
+
+def test_words_are_bounded_too():
+    made = Conversation()
+    text = "x" * (MAX_ITEM_CHARS - 100)
+    for number in range(20):
+        made.add(Item(id=str(number), role="user", parts=[Part(type="input_text", text=text)]))
+    assert sum(item.chars for item in made.items) <= MAX_CHARS
+    assert made.last_id == "19"
+    for item in (
+        Item(id="long", parts=[Part(type="input_text", text="x" * MAX_ITEM_CHARS)]),
+        Item(id="many", parts=[Part(type="input_text", text="")] * 5_000),
+        Item(id="call", type="function_call_output", output="x" * (MAX_ITEM_CHARS + 1)),
+    ):
+        assert refusal(made.add, item) == ("invalid_value", "item")
+    assert made.last_id == "19"
+
+
+def test_a_day_of_speech_is_as_large_as_an_hour():
+    part = Part(type="output_audio")
+    for number in range(30_000):
+        part.speak(80.0, f"{number:06} ")
+    assert part.audio_ms == 30_000 * 80
+    assert len(part.words) <= MAX_SPOKEN_CHARS
+    assert part.words.endswith("029999 ")
+    part.cut(29_998 * 80.0)
+    assert part.words.endswith("029997 ")
+    assert part.spoken_chars == len(part.words)
+
+
+def test_what_never_left_is_taken_back():
+    part = spoken("one ", "two ", "three ")
+    part.take_back(150.0)
+    assert (part.words, part.audio_ms) == ("one two ", 150)
+    part.speak(100.0, "four")
+    assert part.words == "one two four"

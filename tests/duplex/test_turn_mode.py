@@ -30,6 +30,7 @@ from duplex.conversation import Item, Part
 from duplex.session import Mode
 from duplex.settings import SettingsPatch
 from duplex.turns import TurnDetection, TurnDetectionPatch
+from engine.echo import EchoModel
 from media.clock import VirtualClock
 
 DETECTION = TurnDetection(silence_duration_ms=200, prefix_padding_ms=0)
@@ -177,6 +178,74 @@ async def test_a_manual_commit():
         await session.handle(c.ClearInput())
         await session.handle(c.CommitInput())
         assert kinds(await waiting(session)) == [e.InputCleared, e.Failed]
+
+
+async def test_a_commit_within_speech_ends_that_turn_and_begins_another():
+    async with running(vad=LevelVad()) as runtime:
+        session = create(runtime, replace(TURNS, overlap_policy="listen_only"))
+        await talk(session, noise(3))
+        await session.handle(c.CommitInput())
+        await talk(session, noise(3), silence(6))
+        users = [
+            event
+            for event in await waiting(session)
+            if isinstance(event, e.UserStarted | e.UserStopped | e.InputCommitted)
+        ]
+        assert kinds(users) == [
+            e.UserStarted,
+            e.InputCommitted,
+            e.UserStarted,
+            e.UserStopped,
+            e.InputCommitted,
+        ]
+        first, second = users[0].item_id, users[2].item_id
+        assert [event.item_id for event in users] == [first, first, second, second, second]
+        assert first != second
+
+
+class Talker(EchoModel):
+    """An echo with a word for every frame."""
+
+    def step(self, rows, pcm):
+        result = super().step(rows, pcm)
+        return replace(result, text=("word ",) * len(rows))
+
+
+async def test_an_interrupted_answer_keeps_only_words_that_left():
+    async with running(model=Talker) as runtime:
+        session = create(runtime, replace(TURNS, turn_detection=None))
+        await talk(session, noise(2))
+        await waiting(session)
+        await talk(session, noise(3))
+        await session.handle(c.BargeIn())
+        done = (await until(session, e.ResponseDone))[-1]
+        assert done.item.parts[0].text == "word word "
+        assert done.item.parts[0].audio_ms == 160
+
+
+async def test_a_late_clear_does_not_mute_the_next_answer():
+    async with running() as runtime:
+        session = create(runtime, replace(TURNS, turn_detection=None))
+        await session.handle(c.ClearOutput())
+        await session.handle(append(noise(2)))
+        assert session.in_flight == 2
+        await session.handle(c.ClearOutput())
+        await settled(session)
+        assert len(audio_of(await waiting(session))) == 2 * FRAME
+
+
+async def test_a_text_client_gets_an_end_without_sending_audio():
+    clock = VirtualClock()
+    async with running(clock=clock, vad=LevelVad()) as runtime:
+        session = create(runtime, replace(TURNS, input_clock="server"))
+        await session.handle(c.CreateResponse())
+        for _ in range(30):
+            await clock.advance(0.5)
+            await settled(session)
+        done = (await until(session, e.ResponseDone))[-1]
+        assert (done.status, done.frames) == ("completed", 0)
+        assert done.heard > 100
+        await session.close("client_close")
 
 
 async def test_silence_times_out():

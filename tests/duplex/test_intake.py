@@ -1,0 +1,64 @@
+"""The caller's audio on its way down: images, and speech detection that can't keep up."""
+
+import asyncio
+
+from msgspec.structs import replace
+from running import F32, LevelStream, LevelVad, append, noise, running, silence
+
+from duplex.session import Mode
+from duplex.turns import TurnDetection
+
+
+async def test_images_go_with_the_frame_that_their_chunk_completes():
+    async with running() as runtime:
+        frames, feed = [], runtime.feed
+
+        def keep(frame):
+            frames.append(frame)
+            feed(replace(frame, video=()))  # echo takes none
+
+        runtime.feed = keep
+        session = runtime.create_session("sess_1", F32)
+        await session.handle(append(noise(0.5), video=(b"one",)))
+        await session.handle(append(noise(0.25), video=(b"two", b"three")))
+        await session.handle(append(noise(1.25)))
+        await session.handle(append(noise(1), video=(b"four",)))
+        assert [frame.video for frame in frames] == [(b"two", b"three"), (), (b"four",)]
+
+
+class SlowVad(LevelVad):
+    """Looks at windows only when it is told to."""
+
+    def stream(self, sample_rate, on_speech):
+        self.made = SlowStream(on_speech)
+        return self.made
+
+
+class SlowStream(LevelStream):
+    def __init__(self, on_speech):
+        super().__init__(on_speech)
+        self.waiting = []
+
+    def push(self, pcm):
+        self.waiting += self.framer.push(pcm)
+
+    def look(self):
+        count = len(self.waiting)
+        self.waiting.clear()
+        self.on_speech([0.0] * count)
+
+
+async def test_a_caller_faster_than_speech_detection_waits_for_it():
+    vad = SlowVad()
+    settings = replace(F32, turn_detection=TurnDetection(), input_clock="server")
+    async with running(vad=vad) as runtime:
+        session = runtime.create_session("sess_1", settings, Mode.TURNS)
+        sending = asyncio.create_task(session.handle(append(silence(40))))
+        async with asyncio.timeout(10):
+            while not sending.done():
+                await asyncio.sleep(0)
+                if hasattr(vad, "made"):
+                    assert len(vad.made.waiting) < 12
+                    if len(vad.made.waiting) >= 8:
+                        vad.made.look()
+        assert session.fed == 40
