@@ -124,7 +124,7 @@ def _clear_output(session: Session, command: ClearOutput) -> None:
             raise SessionError("response_cancel_not_active", "There was no response yet.")
         return
     if session.fence.response is None:
-        session.on_interrupt()
+        session.take_back()
     else:
         session.interrupt("client_cancelled")
     session.emit(OutputCleared(response_id=response))

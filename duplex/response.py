@@ -82,10 +82,10 @@ class Response:
             )
         self.frames += 1
 
-    def take_back(self, flushed: int) -> None:
-        """The last frames never left: nobody has heard their words."""
-        if flushed:
-            self._part.take_back(flushed * self._session.frame_ms)
+    def take_back(self, flushed_ms: float) -> None:
+        """The last audio never left: nobody has heard its words."""
+        if flushed_ms:
+            self._part.take_back(flushed_ms)
 
     def end(
         self, status: ResponseStatus, reason: str | None = None, error: str | None = None

@@ -47,8 +47,8 @@ class Responses(Protocol):
         """The client asks the agent to speak; False if it speaks when it will."""
         ...
 
-    def interrupt(self, reason: str, flushed: int) -> None:
-        """What the agent is saying is not wanted any more; so many frames of it never left."""
+    def interrupt(self, reason: str, flushed_ms: float) -> None:
+        """What the agent is saying is not wanted any more; so much of it never left."""
         ...
 
     def finish(self, status: ResponseStatus, reason: str) -> None:
@@ -92,10 +92,10 @@ class OneResponse:
         """Changes nothing."""
         return False
 
-    def interrupt(self, reason: str, flushed: int) -> None:
+    def interrupt(self, reason: str, flushed_ms: float) -> None:
         """The stream goes on: the model has heard the user too."""
         if self.current is not None:
-            self.current.take_back(flushed)
+            self.current.take_back(flushed_ms)
 
     def finish(self, status: ResponseStatus, reason: str) -> None:
         """Ends the one response."""
@@ -150,11 +150,11 @@ class UtteranceResponses:
         self._begin(asked)
         return True
 
-    def interrupt(self, reason: str, flushed: int) -> None:
+    def interrupt(self, reason: str, flushed_ms: float) -> None:
         """Cancels the response and mutes the rest of its utterance."""
         self._muted = self._utterances.speaking
         if self.current is not None:
-            self.current.take_back(flushed)
+            self.current.take_back(flushed_ms)
             self._end("cancelled", reason)
 
     def finish(self, status: ResponseStatus, reason: str) -> None:

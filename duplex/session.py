@@ -97,8 +97,10 @@ class Session:
         )
         self.on_broken: Callable[[], None] = _nothing
         """Called when the connection should be cut: its reader doesn't read."""
-        self.on_interrupt: Callable[[], None] = _nothing
-        """Called when the transport should take back what it has not sent of the agent's audio."""
+        self.take_back: Callable[[], float] = float
+        """Has the transport drop what it has not sent of the agent's audio; gives its length in
+        milliseconds.
+        """
         self.rate_limits: Callable[[], tuple[RateLimit, ...]] = tuple
         """What the connection still lets the client do."""
         self.substitutions: dict[str, Substitution] = {}
@@ -223,8 +225,7 @@ class Session:
         self.fence = self.fence.barge_in()
         flushed = self.outbox.flush(self.fence)
         self.runtime.metrics.flushed_frames += flushed
-        self.responses.interrupt(reason, flushed)
-        self.on_interrupt()
+        self.responses.interrupt(reason, flushed * self.frame_ms + self.take_back())
 
     def turn_ended(self) -> None:
         """The user's turn was committed."""

@@ -17,19 +17,17 @@ from typing import Final
 from msgspec import UNSET
 from msgspec.structs import replace
 
-from duplex.commands import AckEvent, AppendAudio, AppendPcm, Command, UpdateSession
+from duplex.commands import AckEvent, AppendAudio, AppendPcm, ClearOutput, Command, UpdateSession
 from duplex.errors import SessionError, internal_error
 from duplex.events import (
     Event,
-    ItemTruncated,
     OutputAudio,
     OutputCleared,
     OutputStarted,
     OutputStopped,
     ResponseDone,
 )
-from duplex.response import item_of
-from duplex.session import Mode, Session
+from duplex.session import Session
 from duplex.settings import Substitution
 from duplex.wire.fitting import fit
 from duplex.wire.realtime import RealtimeWire
@@ -76,15 +74,15 @@ class Call:
         """Messages from before the channel; None once it is open, or if there is to be none."""
         self._playing: str | None = None
         """The response whose audio the peer has, as the client was told."""
-        self._sent_ms = 0.0
-        """Audio of that response handed to the peer."""
         self._done = False
         """That response has no more audio to come."""
+        self._clearing = False
+        """The client has asked for it, and will be answered."""
 
     async def run(self) -> None:
         """Returns when the peer is gone and the session is over."""
         name, session = self._session.id, self._session
-        session.on_interrupt = self._take_back
+        session.take_back = self._take_back
         session.on_broken = self._hang_up
         session.rate_limits = lambda: self._control.left(self._clock.now())
         listener = asyncio.create_task(self._listen(), name=f"listen-{name}")
@@ -137,8 +135,6 @@ class Call:
                 case OutputAudio():
                     self._play(event)
                     continue
-                case OutputCleared() if self._playing is None:
-                    continue  # nothing of it was heard, or that has been said
                 case OutputCleared() | OutputStopped():
                     self._playing = None
                 case ResponseDone() if event.response_id == self._playing:
@@ -148,11 +144,10 @@ class Call:
     def _play(self, event: OutputAudio) -> None:
         response = event.fence.response
         if response is not None and response != self._playing:
-            self._playing, self._sent_ms, self._done = response, 0.0, False
+            self._playing, self._done = response, False
             self._tell(OutputStarted(response_id=response))
         for piece in self._framer.push(self._resampler.push(event.pcm)):
             self._peer.send_audio(piece)
-        self._sent_ms += self._session.frame_ms
 
     def _look_for_the_end(self) -> None:
         """Says that a response has been sent to its end; asked with every frame of the caller's."""
@@ -160,20 +155,11 @@ class Call:
             self._done = False
             self._session.emit(OutputStopped(response_id=self._playing))
 
-    def _take_back(self) -> None:
-        """Barge-in: what the peer has not sent is never heard, and history says so."""
-        flushed_ms = 1000 * self._peer.flush()
-        response, session = self._playing, self._session
-        if response is None:
-            return
-        session.emit(OutputCleared(response_id=response))
-        if session.mode is Mode.TURNS and flushed_ms:
-            item, heard_ms = item_of(response), max(0.0, self._sent_ms - flushed_ms)
-            try:
-                end = session.conversation.truncate(item, 0, heard_ms)
-            except SessionError:
-                return  # the client has deleted the item
-            session.emit(ItemTruncated(item_id=item, content_index=0, audio_end_ms=end))
+    def _take_back(self) -> float:
+        """Barge-in: what the peer has not sent is never heard."""
+        if self._playing is not None and not self._clearing:
+            self._session.emit(OutputCleared(response_id=self._playing))
+        return 1000 * self._peer.flush()
 
     def _tell(self, event: Event) -> None:
         """Sends the messages that tell of an event, as soon as there is a channel."""
@@ -212,7 +198,9 @@ class Call:
                 return False
             self._session.fail(error)
             return True
+        self._clearing = isinstance(command, ClearOutput)
         await self._session.handle(command)
+        self._clearing = False
         return True
 
     def _admit(self, data: str | bytes) -> Command:

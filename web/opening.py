@@ -59,7 +59,10 @@ def create_session(
     if secret is not None:
         settings = settings.patched(secret.patch)
     if paced:
-        settings = replace(settings, input_clock="server")
+        # What the transport has sent it has sent in time, and it says what it has taken back.
+        settings = replace(
+            settings, input_clock="server", playback_commit_policy="commit_all_on_done"
+        )
     session = context.runtime.create_session(session_id, settings, mode, paced=paced)
     for substitution in secret.substitutions if secret is not None else ():
         session.substitutions[substitution.field] = substitution

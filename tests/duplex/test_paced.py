@@ -59,7 +59,12 @@ async def test_an_interrupt_reaches_the_transport_when_nothing_stale_is_left():
     async with running() as runtime:
         session = runtime.create_session("sess_1", F32, paced=True)
         left = []
-        session.on_interrupt = lambda: left.append(session.outbox.audio)
+
+        def take_back():
+            left.append(session.outbox.audio)
+            return 40.0
+
+        session.take_back = take_back
         await session.handle(AppendPcm(pcm=noise(3), rate=24_000))
         await settled(session)
         assert session.outbox.audio == 3

@@ -141,7 +141,9 @@ class Page:
         await self.call("Input.dispatchKeyEvent", type="keyDown", key=key, **text)
         await self.call("Input.dispatchKeyEvent", type="keyUp", key=key)
 
-    async def look(self, width: int, height: int, *, dark: bool = False, phone: bool = False) -> None:
+    async def look(
+        self, width: int, height: int, *, dark: bool = False, phone: bool = False
+    ) -> None:
         """The window's size and the person's taste."""
         await self.call(
             "Emulation.setDeviceMetricsOverride",
@@ -153,10 +155,10 @@ class Page:
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         await self.call("Emulation.setEmulatedMedia", features=[scheme])
 
-    async def screenshot(self, path: Path) -> None:
+    async def screenshot(self) -> bytes:
+        """What is seen, as PNG."""
         answer = await self.call("Page.captureScreenshot", format="png")
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(base64.b64decode(answer["data"]))
+        return base64.b64decode(answer["data"])
 
     async def _read(self) -> None:
         async for message in self._socket:
