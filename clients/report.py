@@ -11,7 +11,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 from rich.text import Text
 
-from clients import replay
+from clients import replay, robot_replay
 from clients.bench import BenchResult
 from clients.latency import Percentiles
 
@@ -83,6 +83,20 @@ def bench_table(result: BenchResult) -> Table:
             "client CPU": f"{result.client_cpu:.2f} cores",
         }
     )
+
+
+def robot_table(result: robot_replay.RobotReplayResult) -> Table:
+    """What came of recorded observations."""
+    rows = {
+        "inferences": str(result.inferences),
+        "actions": f"{result.horizon} of {result.dim} numbers in a reply",
+        **_latency(result.latency),
+        "policy p50": _ms(None if result.policy is None else result.policy.p50_ms),
+        "late": str(result.late),
+    }
+    if result.output is not None:
+        rows["written"] = result.output
+    return _table(rows)
 
 
 def _latency(latency: Percentiles | None) -> dict[str, str]:

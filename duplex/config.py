@@ -34,6 +34,7 @@ CLIENT_ENV_PREFIX = "DUPLEX_CLIENT_"
 
 _ORIGIN = re.compile(r"https?://(\[[0-9a-f:.]+\]|[a-z0-9.-]+)(:\d{1,5})?")
 _KEY = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]{8,256}")
+_FACTORY = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 _ICE_URL = re.compile(r"(stuns?|turns?):[^\s?]+(\?transport=(udp|tcp))?")
 _LISTS = ("api_keys", "allowed_origins", "policy_options", "tls")
 _OPTIONS = {
@@ -95,7 +96,7 @@ class ServeConfig(BaseModel):
     prefix_cache_bytes: ByteSize = ByteSize(1 << 30)
     """Memory for prefilled prompts, kept for the next caller with the same voice and persona."""
 
-    policy: str | None = Field(None, pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$")
+    policy: str | None = None
     """A robot policy's factory, as package.module:factory."""
     policy_options: dict[str, JsonValue] = {}
     """What the factory is called with."""
@@ -157,6 +158,13 @@ class ServeConfig(BaseModel):
             if key.get_secret_value().startswith("ek_"):
                 raise ValueError("an API key does not begin with ek_, as client secrets do")
         return keys
+
+    @field_validator("policy")
+    @classmethod
+    def _policy_is_a_factory(cls, policy: str | None) -> str | None:
+        if policy is not None and not _FACTORY.fullmatch(policy):
+            raise ValueError(f"{policy!r} is no factory, such as package.module:factory")
+        return policy
 
     @field_validator("policy_options", mode="before")
     @classmethod

@@ -33,6 +33,8 @@ class WebCounters:
     """WebRTC calls, by why their peer ended."""
     call_samples: Counter[str] = field(default_factory=Counter)
     """Samples at 24 kHz of calls that have ended, by what became of them."""
+    robot_requests: Counter[str] = field(default_factory=Counter)
+    """Robots' messages, by what answered them: a reply, `invalid` or `failed`."""
     refused: Counter[str] = field(default_factory=Counter)
     """Requests refused before they reached a session, by error code."""
 

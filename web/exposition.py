@@ -131,6 +131,13 @@ def _sockets(context: Context) -> Iterator[Metric]:
         counters.call_samples,
     )
     yield _labelled(
+        CounterMetricFamily,
+        "robot_requests",
+        "Robots' messages answered.",
+        "result",
+        counters.robot_requests,
+    )
+    yield _labelled(
         CounterMetricFamily, "requests_refused", "Refused at the door.", "code", counters.refused
     )
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import Counter
 from contextlib import suppress
 from typing import Final, Literal, NamedTuple
 
@@ -47,8 +46,6 @@ class Robots:
 
     def __init__(self, policy: RobotPolicy | None) -> None:
         self.policy = policy
-        self.requests: Counter[str] = Counter()
-        """Messages of robots, by what became of them."""
         self._sockets: set[Socket] = set()
         self._none = asyncio.Event()
         self._none.set()
@@ -60,11 +57,6 @@ class Robots:
         if config.policy is None:
             return cls(None)
         return cls(RobotPolicy(config.policy, config.policy_options, config.policy_python))
-
-    @property
-    def connected(self) -> int:
-        """Robots at the moment."""
-        return len(self._sockets)
 
     async def start(self) -> None:
         """Loads the policy. Raises EngineError if it can't be."""
@@ -146,7 +138,7 @@ async def robot_socket(request: web.Request) -> web.StreamResponse:
             return socket
         robots.enter(socket)
         try:
-            await RobotConnection(context, robots, socket, transport, link).run()
+            await RobotConnection(context, socket, transport, link).run()
         finally:
             robots.leave(socket)
             link.leave()
@@ -163,7 +155,6 @@ class RobotConnection:
     def __init__(
         self,
         context: Context,
-        robots: Robots,
         socket: Socket,
         transport: asyncio.Transport,
         link: Link,
@@ -171,7 +162,6 @@ class RobotConnection:
         self._counters = context.counters
         self._clock = context.runtime.clock
         self._idle_s = context.config.robot_idle_timeout_s
-        self._results = robots.requests
         self._socket = socket
         self._transport = transport
         self._link = link
@@ -235,7 +225,7 @@ class RobotConnection:
 
     async def _tell(self, answer: Message, arrived: float) -> bool:
         """Sends what the robot gets; False if its connection is to close."""
-        self._results[answer.kind.name.lower()] += 1
+        self._counters.robot_requests[answer.kind.name.lower()] += 1
         match answer.kind:
             case Kind.FAILED:
                 await self._send(answer.payload, WSMsgType.TEXT)

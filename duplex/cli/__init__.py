@@ -12,6 +12,7 @@ import typer
 
 from duplex.cli.clients import bench, replay
 from duplex.cli.offline import offline
+from duplex.cli.robot import robot
 from duplex.cli.serve import ServeCommand, serve
 from duplex.version import VERSION
 
@@ -23,7 +24,7 @@ app = typer.Typer(
     help="Realtime conversations with models that listen while they speak.",
 )
 app.command(cls=ServeCommand)(serve)
-for command in (replay, bench, offline):
+for command in (replay, bench, offline, robot):
     app.command()(command)
 
 

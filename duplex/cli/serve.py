@@ -188,6 +188,9 @@ def _announce(server: Server) -> None:
         "page": f"{server.address}/",
         "callers": f"{server.address.replace('http', 'ws', 1)}/v1/realtime?duplex=1",
     }
+    if server.config.policy is not None:
+        callers = server.address.replace("http", "ws", 1)
+        rows["robots"] = f"{callers}/v1/realtime/robot/openpi"
     for name, value in rows.items():
         table.add_row(name, value)
     Console(highlight=False, soft_wrap=True).print(table)
