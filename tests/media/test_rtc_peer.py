@@ -3,8 +3,8 @@
 import asyncio
 import contextlib
 import gc
-import math
 import io
+import math
 import re
 import threading
 from collections.abc import AsyncIterator
