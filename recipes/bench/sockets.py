@@ -10,12 +10,6 @@ lost frames; with `--json` the same as JSON.
 from __future__ import annotations
 
 import json
-import os
-import signal
-import subprocess
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Annotated
 
 import msgspec
@@ -27,8 +21,7 @@ from clients.bench import BenchResult, bench
 from clients.options import SessionOptions
 from clients.report import bench_table
 from media.formats import AudioFormat
-
-_STOP_S = 20.0
+from recipes.bench.serving import echo, server
 
 
 def main(
@@ -37,10 +30,9 @@ def main(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Compares the server with a bare socket loop."""
-    with _server("-m", "recipes.bench.baseline") as url:
+    with server("-m", "recipes.bench.baseline") as url:
         bare = _load(url, sessions, seconds)
-    serve = ("serve", "echo", "--max-sessions", str(sessions), "--port", "0")
-    with _server("-c", "from duplex.cli import main; main()", *serve) as url:
+    with echo(sessions) as url:
         real = _load(url, sessions, seconds)
     ratio = _ratio(real, bare)
     if as_json:
@@ -66,35 +58,6 @@ def _load(url: str, sessions: int, seconds: float) -> BenchResult:
         url=url, input_format=AudioFormat.PCM16, output_format=AudioFormat.PCM16
     )
     return uvloop.run(bench(options, sessions, seconds))
-
-
-@contextmanager
-def _server(*arguments: str) -> Iterator[str]:
-    """Starts a Python process and gives the address it prints first, as ws://host:port."""
-    process = subprocess.Popen(
-        [sys.executable, *arguments],
-        stdout=subprocess.PIPE,
-        text=True,
-        env=os.environ | {"OMP_NUM_THREADS": "1", "COLUMNS": "200"},
-    )
-    try:
-        yield _address(process)
-    finally:
-        process.send_signal(signal.SIGTERM)
-        try:
-            process.wait(_STOP_S)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-
-
-def _address(process: subprocess.Popen[str]) -> str:
-    assert process.stdout is not None
-    for line in process.stdout:
-        for word in line.split():
-            if word.startswith("ws://"):
-                return "ws://" + word.removeprefix("ws://").partition("/")[0]
-    raise typer.BadParameter(f"the server ended with {process.wait()} and said no address")
 
 
 if __name__ == "__main__":

@@ -1,0 +1,51 @@
+"""Servers for benchmarks: Python processes of their own, under the address they print."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import typer
+
+_STOP_S = 20.0
+
+
+@contextmanager
+def server(*arguments: str, **environ: str) -> Iterator[str]:
+    """Starts a Python process and gives the address it prints first, as ws://host:port."""
+    process = subprocess.Popen(
+        [sys.executable, *arguments],
+        stdout=subprocess.PIPE,
+        text=True,
+        env=os.environ | {"OMP_NUM_THREADS": "1", "COLUMNS": "200"} | environ,
+    )
+    try:
+        yield _address(process)
+    finally:
+        process.send_signal(signal.SIGTERM)
+        try:
+            process.wait(_STOP_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+@contextmanager
+def echo(sessions: int, **environ: str) -> Iterator[str]:
+    """`duplex serve echo` with so many slots, on a port of its own."""
+    serve = ("serve", "echo", "--max-sessions", str(sessions), "--port", "0")
+    with server("-c", "from duplex.cli import main; main()", *serve, **environ) as url:
+        yield url
+
+
+def _address(process: subprocess.Popen[str]) -> str:
+    assert process.stdout is not None
+    for line in process.stdout:
+        for word in line.split():
+            if word.startswith("ws://"):
+                return "ws://" + word.removeprefix("ws://").partition("/")[0]
+    raise typer.BadParameter(f"the server ended with {process.wait()} and said no address")
