@@ -17,21 +17,20 @@ _STOP_S = 20.0
 @contextmanager
 def server(*arguments: str, **environ: str) -> Iterator[str]:
     """Starts a Python process and gives the address it prints first, as ws://host:port."""
-    process = subprocess.Popen(
+    with subprocess.Popen(
         [sys.executable, *arguments],
         stdout=subprocess.PIPE,
         text=True,
         env=os.environ | {"OMP_NUM_THREADS": "1", "COLUMNS": "200"} | environ,
-    )
-    try:
-        yield _address(process)
-    finally:
-        process.send_signal(signal.SIGTERM)
+    ) as process:
         try:
-            process.wait(_STOP_S)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+            yield _address(process)
+        finally:
+            process.send_signal(signal.SIGTERM)
+            try:
+                process.wait(_STOP_S)
+            except subprocess.TimeoutExpired:
+                process.kill()
 
 
 @contextmanager
