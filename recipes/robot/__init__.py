@@ -1,0 +1,1 @@
+"""A two-joint arm that reaches for what its camera sees, over a socket."""
