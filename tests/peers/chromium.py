@@ -13,7 +13,7 @@ import json
 import os
 import shutil
 import signal
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -52,6 +52,8 @@ class Page:
         """Exceptions that nobody caught, and errors on the console."""
         self.requests: list[str] = []
         """Addresses that were asked."""
+        self.on_frame: Callable[[str], None] = lambda _: None
+        """Called with each text that a WebSocket of the page's gets."""
         self._socket = socket
         self._numbers = itertools.count(1)
         self._answers: dict[int, asyncio.Future[dict[str, Any]]] = {}
@@ -137,9 +139,13 @@ class Page:
             )
 
     async def press(self, key: str) -> None:
-        text = {"text": key} if len(key) == 1 else {}
-        await self.call("Input.dispatchKeyEvent", type="keyDown", key=key, **text)
-        await self.call("Input.dispatchKeyEvent", type="keyUp", key=key)
+        typed = "\r" if key == "Enter" else key
+        text = {"text": typed} if len(typed) == 1 else {}
+        code = {"Tab": 9, "Enter": 13, "Escape": 27}.get(key, ord(key[0].upper()))
+        for kind, extra in (("keyDown", text), ("keyUp", {})):
+            await self.call(
+                "Input.dispatchKeyEvent", type=kind, key=key, windowsVirtualKeyCode=code, **extra
+            )
 
     async def look(
         self, width: int, height: int, *, dark: bool = False, phone: bool = False
@@ -183,6 +189,8 @@ class Page:
                     self.errors.append(f"{entry['text']} {entry.get('url', '')}")
                 case "Network.requestWillBeSent":
                     self.requests.append(params["request"]["url"])
+                case "Network.webSocketFrameReceived":
+                    self.on_frame(params["response"]["payloadData"])
                 case "Network.webSocketCreated":
                     self.requests.append(params["url"])
 

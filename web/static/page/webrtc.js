@@ -4,6 +4,7 @@ import { Problem } from "./problems.js";
 import { ask, iceServers } from "./server.js";
 
 const CONNECT_MS = 8000;
+const SILENT_S = 4; // the server sends all the time: without a packet for so long it is gone
 const DUCK_MS = 600; // how long an interrupt stays silent if the server says nothing
 
 /**
@@ -88,23 +89,26 @@ export class WebRtcLine extends EventTarget {
     if (!this.ducked) this.output.volume = value;
   }
 
-  /** Says goodbye; resolves at once. */
+  /** Says goodbye. */
   close() {
     this.end(null);
   }
 
+  /** Of the last second: the way to the server and back, the wait in the browser, what was lost. */
   async stats() {
-    const found = { delayMs: null, networkMs: null, bufferMs: null, lost: null };
+    const found = { networkMs: null, bufferMs: null, lost: null };
     for (const report of (await this.peer.getStats()).values()) {
       if (report.type === "candidate-pair" && report.nominated && report.currentRoundTripTime !== undefined) {
         found.networkMs = 1000 * report.currentRoundTripTime;
       } else if (report.type === "inbound-rtp" && report.kind === "audio") {
-        const { jitterBufferDelay: delay, jitterBufferEmittedCount: count, packetsLost, packetsReceived, concealedSamples, totalSamplesReceived } = report;
+        const { jitterBufferDelay: delay, jitterBufferEmittedCount: count, packetsLost, packetsReceived } = report;
         const since = this.last;
         if (count > (since.count ?? 0)) found.bufferMs = (1000 * (delay - (since.delay ?? 0))) / (count - (since.count ?? 0));
         const packets = packetsLost + packetsReceived;
+        this.silent = packetsReceived === since.packetsReceived ? this.silent + 1 : 0;
+        if (this.silent >= SILENT_S) this.end(new Problem("lost", `nothing came for ${SILENT_S} s`));
         found.lost = packets ? packetsLost / packets : 0;
-        this.last = { delay, count, concealedSamples, totalSamplesReceived };
+        this.last = { delay, count, packetsReceived, bufferMs: found.bufferMs };
       } else if (report.type === "remote-inbound-rtp" && report.kind === "audio") {
         found.lostUp = report.fractionLost;
       }
