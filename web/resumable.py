@@ -50,7 +50,7 @@ class ResumableConnection(Connection):
 
     def _take(self, attachment: Attachment) -> None:
         session = attachment.session
-        session.on_broken = self._transport.abort
+        self._serve(session)
         session.resume_token = attachment.take(self._evict)
         session.attachment_generation = attachment.generation
 
