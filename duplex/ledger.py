@@ -53,6 +53,14 @@ class Ledger:
         if entry is not None and commit:
             entry.played_ms = entry.committed_ms = entry.item.parts[0].audio_ms
 
+    def take_back(self, response_id: str | None, ms: float) -> None:
+        """So much of a response never left: nobody has heard its last words."""
+        entry = None if response_id is None else self._entries.get(response_id)
+        if entry is not None:
+            entry.item.parts[0].take_back(ms)
+            if entry.item.status == "completed":
+                entry.item.status = "incomplete"
+
     def next_turn(self, turn: int, current: str | None) -> None:
         """The user's `turn` begins: the history of the responses before it is closed."""
         for response_id, entry in self._entries.items():

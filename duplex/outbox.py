@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
 
 from duplex.events import Event, OutputAudio, OutputText
@@ -79,16 +79,19 @@ class Outbox:
             self._on_room()
         return event
 
-    def flush(self, fence: Fence) -> int:
-        """Drops output made under an older epoch; returns how many frames of audio that were."""
-        kept = [
-            event
-            for event in self._events
-            if not isinstance(event, OutputAudio | OutputText) or fence.admits(event.fence.epoch)
-        ]
-        audio = sum(isinstance(event, OutputAudio) for event in kept)
-        flushed, self._audio = self._audio - audio, audio
-        self._events = deque(kept)
+    def flush(self, fence: Fence) -> Counter[str | None]:
+        """Drops output made under an older epoch; says of which response how many frames of
+        audio that were.
+        """
+        kept: deque[Event] = deque()
+        flushed: Counter[str | None] = Counter()
+        for event in self._events:
+            if not isinstance(event, OutputAudio | OutputText) or fence.admits(event.fence.epoch):
+                kept.append(event)
+            elif isinstance(event, OutputAudio):
+                flushed[event.fence.response] += 1
+        self._audio -= flushed.total()
+        self._events = kept
         self._on_room()
         return flushed
 

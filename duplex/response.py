@@ -83,7 +83,7 @@ class Response:
         self.frames += 1
 
     def take_back(self, flushed_ms: float) -> None:
-        """The last audio never left: nobody has heard its words."""
+        """The transport hasn't sent the last audio: nobody has heard its words."""
         if flushed_ms:
             self._part.take_back(flushed_ms)
 

@@ -48,7 +48,7 @@ class Responses(Protocol):
         ...
 
     def interrupt(self, reason: str, flushed_ms: float) -> None:
-        """What the agent is saying is not wanted any more; so much of it never left."""
+        """What the agent is saying is not wanted any more; its transport took so much back."""
         ...
 
     def finish(self, status: ResponseStatus, reason: str) -> None:

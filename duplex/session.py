@@ -224,8 +224,10 @@ class Session:
         """Barge-in: moves the epoch and drops what was made before it, wherever it is."""
         self.fence = self.fence.barge_in()
         flushed = self.outbox.flush(self.fence)
-        self.runtime.metrics.flushed_frames += flushed
-        self.responses.interrupt(reason, flushed * self.frame_ms + self.take_back())
+        self.runtime.metrics.flushed_frames += flushed.total()
+        for response_id, frames in flushed.items():
+            self.ledger.take_back(response_id, frames * self.frame_ms)
+        self.responses.interrupt(reason, self.take_back())
 
     def turn_ended(self) -> None:
         """The user's turn was committed."""

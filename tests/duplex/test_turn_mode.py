@@ -223,6 +223,16 @@ async def test_an_interrupted_answer_keeps_only_words_that_left():
         assert done.item.parts[0].audio_ms == 160
 
 
+async def test_an_answer_that_is_over_but_never_left_is_taken_back_too():
+    async with running(model=Talker) as runtime:
+        session = create(runtime, replace(TURNS, turn_detection=None, max_output_tokens=2))
+        await talk(session, noise(2))
+        over = session.conversation.items[-1]
+        assert (over.parts[0].words, over.status) == ("word word ", "incomplete")
+        session.interrupt("client_cancelled")
+        assert (over.parts[0].words, over.parts[0].audio_ms) == (None, 0)
+
+
 async def test_a_late_clear_does_not_mute_the_next_answer():
     async with running() as runtime:
         session = create(runtime, replace(TURNS, turn_detection=None))
