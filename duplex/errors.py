@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import Literal
 
+_MAX_MESSAGE = 1_000
+_MAX_PARAM = 200
+
 ErrorType = Literal["invalid_request_error", "rate_limit_error", "server_error"]
 
 
@@ -12,6 +15,7 @@ class SessionError(Exception):
 
     `code` is one of the protocol's codes, `param` the field at fault as the client named it, and
     `event_id` the client's event that caused it. A session outlives its errors unless `fatal`.
+    `message` and `param` are cut: a client's own words come back in them, at any length.
     """
 
     def __init__(
@@ -24,10 +28,10 @@ class SessionError(Exception):
         type: ErrorType = "invalid_request_error",
         fatal: bool = False,
     ) -> None:
-        super().__init__(message)
+        super().__init__(message[:_MAX_MESSAGE])
         self.code = code
-        self.message = message
-        self.param = param
+        self.message = message[:_MAX_MESSAGE]
+        self.param = param and param[:_MAX_PARAM]
         self.event_id = event_id
         self.type: ErrorType = type
         self.fatal = fatal

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from duplex.commands import AppendAudio, AppendPcm
 from duplex.errors import SessionError
 from engine.api import Frame, Pcm
-from media.formats import BadAudio
+from media.formats import BadAudio, decode
 from media.input_clock import InputClock
 
 if TYPE_CHECKING:
@@ -22,6 +22,8 @@ _UNREAD_FRAMES = 32
 """A client that paces itself and has so much to read is not read from."""
 _UNHEARD_WINDOWS = 8
 """A caller who sends faster than speech can be looked for waits: the turns would come too late."""
+_PIECE = 24_000
+"""Samples that are resampled at a time: minutes in one chunk must not hold up the event loop."""
 _MAX_IMAGES = 2
 """Of one frame; older ones are forgotten."""
 
@@ -43,6 +45,7 @@ class Intake:
         self._input = self._new_input()
         self._fed_at: deque[float] = deque()
         self._images: tuple[bytes, ...] = ()
+        self._appending = False
         self._vad: VadStream | None = None
         self._silence: asyncio.Task[None] | None = None
 
@@ -71,24 +74,32 @@ class Intake:
 
         Raises SessionError for what is no audio; nothing has changed then.
         """
-        settings = self._session.settings
-        taken, rate = self._input, command.rate or settings.input_rate
-        before, now = taken.samples_in, self._clock.now()
+        session = self._session
+        taken, rate = self._input, command.rate or session.settings.input_rate
         try:
             if isinstance(command, AppendPcm):
-                frames = taken.push_pcm(command.pcm, rate, now)
+                pcm = command.pcm
             else:
-                audio_format = command.format or settings.input_format
-                frames = taken.push(command.audio, audio_format, rate, now)
-                self._images = (self._images + command.video)[-_MAX_IMAGES:]
+                pcm = decode(command.format or session.settings.input_format, command.audio)
+            frames = taken.push_pcm(pcm[:_PIECE], rate, self._clock.now())
         except BadAudio as error:
             changed = command.rate is not None and self.rate not in (None, rate)
             param = "sample_rate_hz" if changed else "audio"
             raise SessionError("bad_audio", str(error), param=param) from error
-        self._session.user.sent(1000 * (taken.samples_in - before) / rate)
+        if isinstance(command, AppendAudio):
+            self._images = (self._images + command.video)[-_MAX_IMAGES:]
+        session.user.sent(1000 * len(pcm) / rate)
         self.keep_time()
-        for pcm in frames:
-            await self._feed(pcm)
+        self._appending = True
+        try:
+            await self._feed_all(frames)
+            for start in range(_PIECE, len(pcm), _PIECE):
+                if session.over:
+                    break
+                piece = pcm[start : start + _PIECE]
+                await self._feed_all(taken.push_pcm(piece, rate, self._clock.now()))
+        finally:
+            self._appending = False
 
     def clear(self) -> None:
         """Drops what fills no frame yet; the model has heard the rest."""
@@ -120,8 +131,7 @@ class Intake:
 
     async def drain(self) -> None:
         """Feeds what the caller had sent, the padded tail included, and waits for the outputs."""
-        for pcm in self._input.flush():
-            await self._feed(pcm)
+        await self._feed_all(self._input.flush())
         while self._fed_at and not self._session.over:
             self._room.clear()
             await self._room.wait()
@@ -135,6 +145,10 @@ class Intake:
         """No more speech is heard. Idempotent."""
         if self._vad is not None:
             self._vad.close()
+
+    async def _feed_all(self, frames: list[Pcm]) -> None:
+        for pcm in frames:
+            await self._feed(pcm)
 
     async def _feed(self, pcm: Pcm) -> None:
         """Hands a frame to the engine, as soon as there is room for it."""
@@ -186,7 +200,9 @@ class Intake:
     async def _feed_silence(self) -> None:
         while self._session.live and (deadline := self._input.next_deadline) is not None:
             await self._clock.sleep_until(deadline)
+            if self._appending:  # what the caller said still waits for room
+                self._input.wait(self._clock.now())
+                continue
             frames = self._input.due(self._clock.now())
             self._session.runtime.metrics.concealed_frames += len(frames)
-            for pcm in frames:
-                await self._feed(pcm)
+            await self._feed_all(frames)

@@ -96,6 +96,11 @@ class InputClock:
         if self.server_clocked and self._deadline is None:
             self._deadline = now + self._silence_after_s
 
+    def wait(self, now: float) -> None:
+        """Puts off the silence that is due: the caller's audio was given, and isn't fed yet."""
+        if self._deadline is not None:
+            self._deadline = now + self._silence_after_s
+
     def push(self, data: bytes, format: AudioFormat, rate: int, now: float = 0.0) -> list[Pcm]:
         """Takes a chunk of any size; gives the frames it completes, [frame_size] each.
 

@@ -33,6 +33,8 @@ CLOSE_S = 2.0
 """How long a client may take to answer a close."""
 
 _RATE_BURST_S = 0.1
+_MESSAGE_BYTES = 1 << 14
+"""A larger message counts as several: it takes as long to read."""
 
 
 class Wire(Protocol):
@@ -138,7 +140,7 @@ class Connection:
             counters.messages_in += 1
             counters.bytes_in += len(message.data)
             now = clock.now()
-            pause = self._rate.take_later(now)
+            pause = self._rate.take_later(now, 1 + len(message.data) // _MESSAGE_BYTES)
             if pause > 0:
                 counters.paused_reads += 1
                 await clock.sleep_until(now + pause)

@@ -37,10 +37,10 @@ class TokenBucket:
         self._tokens -= 1.0
         return True
 
-    def take_later(self, now: float) -> float:
-        """Takes one in any case; returns how long to wait until it would have been there."""
+    def take_later(self, now: float, count: int = 1) -> float:
+        """Takes so many in any case; returns how long to wait until they would have been there."""
         self._refill(now)
-        self._tokens -= 1.0
+        self._tokens -= count
         return max(0.0, -self._tokens / self._rate)
 
     def left(self, now: float) -> float:

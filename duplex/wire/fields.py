@@ -27,6 +27,7 @@ _OPENAI_VOICES = frozenset(
 INPUT_RATES = range(8_000, 48_001)
 """Samples a second that input may have."""
 _MAX_PERSONA = 20_000
+_MAX_SUBSTITUTIONS = 64
 _DATA_URL = re.compile(r"data:audio/[\w.+-]{1,64}(;[\w.+-]{1,64}=[\w.+-]{1,64})*;base64,", re.ASCII)
 
 
@@ -48,9 +49,11 @@ class Reader:
         self.paths[name] = path
 
     def substitute(self, path: str, requested: object, in_force: str | None, why: str) -> None:
-        """Notes that something was asked for that isn't here."""
+        """Notes that something was asked for that isn't here. Raises SessionError for too many."""
+        if len(self.substitutions) == _MAX_SUBSTITUTIONS:
+            refuse(path, f"More than {_MAX_SUBSTITUTIONS} settings that this server hasn't.")
         shown = requested if isinstance(requested, str) else msgspec.json.encode(requested).decode()
-        self.substitutions.append(Substitution(path, shown[:200], in_force, why))
+        self.substitutions.append(Substitution(path[:200], shown[:200], in_force, why))
 
     def result(self) -> tuple[SettingsPatch, tuple[Substitution, ...]]:
         """The patch, and what of it isn't what was asked for."""

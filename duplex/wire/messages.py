@@ -10,11 +10,14 @@ from typing import Annotated
 
 import msgspec
 
+MAX_EVENT_ID = 512
+"""Characters of a client's name for its event, as OpenAI's reference has it."""
+
 
 class ClientMessage(msgspec.Struct, kw_only=True, gc=False, tag_field="type"):
     """Base of all client messages."""
 
-    event_id: str | None = None
+    event_id: Annotated[str, msgspec.Meta(max_length=MAX_EVENT_ID)] | None = None
 
 
 class SessionUpdate(ClientMessage, kw_only=True, tag="session.update"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 
 import msgspec
 
@@ -10,6 +11,7 @@ from duplex import commands
 from duplex.errors import SessionError
 from duplex.wire import messages
 from duplex.wire.items import read_item
+from duplex.wire.messages import MAX_EVENT_ID
 from duplex.wire.response_reader import read_response
 from duplex.wire.session_reader import read_update
 from duplex.wire.video_frames import read_video
@@ -128,16 +130,24 @@ def _input_format(name: str, param: str) -> AudioFormat:
     return audio_format
 
 
+class _Head(msgspec.Struct):
+    """What can be read of a message that is none of the client's."""
+
+    type: object = None
+    event_id: object = None
+
+
 def _refusal(data: bytes | str, problem: str) -> SessionError:
     """The error for what is no client message: what is wrong, where, and whose event."""
+    head = _Head()
     try:
-        raw: object = msgspec.json.decode(data)
+        msgspec.json.decode(data, type=msgspec.Raw)
+        with suppress(msgspec.ValidationError):  # JSON, but no object
+            head = msgspec.json.decode(data, type=_Head)
     except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
         return SessionError("invalid_json", f"The message is not JSON: {error}.")
-    event_id = kind = None
-    if isinstance(raw, dict):
-        kind = raw.get("type")
-        event_id = raw.get("event_id") if isinstance(raw.get("event_id"), str) else None
+    kind, named = head.type, head.event_id
+    event_id = named if isinstance(named, str) and len(named) <= MAX_EVENT_ID else None
     what, _, where = problem.partition(" - at `$.")
     param = where.removesuffix("`") or None
     missing = re.search(r"missing required field `(\w+)`", problem)
@@ -145,7 +155,7 @@ def _refusal(data: bytes | str, problem: str) -> SessionError:
         param = f"{param}.{missing[1]}" if param else missing[1]
     if param == "type" and isinstance(kind, str):
         return SessionError(
-            "unknown_event", f"Unknown event {kind!r}.", param="type", event_id=event_id
+            "unknown_event", f"Unknown event {kind[:100]!r}.", param="type", event_id=event_id
         )
     code = "bad_audio" if param == "audio" and not missing else "invalid_value"
     return SessionError(code, f"{what}.", param=param, event_id=event_id)

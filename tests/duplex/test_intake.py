@@ -2,11 +2,14 @@
 
 import asyncio
 
+import numpy as np
 from msgspec.structs import replace
 from running import F32, LevelStream, LevelVad, append, noise, running, silence
 
+from duplex.events import OutputAudio
 from duplex.session import Mode
 from duplex.turns import TurnDetection
+from media.clock import VirtualClock
 
 
 async def test_images_go_with_the_frame_that_their_chunk_completes():
@@ -62,3 +65,43 @@ async def test_a_caller_faster_than_speech_detection_waits_for_it():
                     if len(vad.made.waiting) >= 8:
                         vad.made.look()
         assert session.fed == 40
+
+
+async def test_minutes_in_one_chunk_are_taken_a_piece_at_a_time():
+    async with running(max_in_flight=2) as runtime:
+        session = runtime.create_session("sess_1", F32)
+        said = noise(700)
+        sending = asyncio.create_task(session.handle(append(said)))
+        heard = []
+        while len(heard) < 700:
+            event = await asyncio.wait_for(session.outbox.get(), 10)
+            if isinstance(event, OutputAudio):
+                heard.append(event.pcm)
+            assert session.intake._input.frames_out <= len(heard) + 32 + 2 + 13
+        await sending
+        assert np.array_equal(np.concatenate(heard), said)
+
+
+async def test_no_silence_cuts_into_a_chunk_that_waits_to_be_fed():
+    vad, clock = SlowVad(), VirtualClock()
+    settings = replace(F32, turn_detection=TurnDetection(), input_clock="server")
+    async with running(vad=vad, clock=clock) as runtime:
+        frames, feed = [], runtime.feed
+
+        def keep(frame):
+            frames.append(frame.pcm)
+            feed(frame)
+
+        runtime.feed = keep
+        session = runtime.create_session("sess_1", settings, Mode.TURNS)
+        said = noise(40)
+        sending = asyncio.create_task(session.handle(append(said)))
+        async with asyncio.timeout(10):
+            while not sending.done():
+                await clock.advance(0.2)
+                if hasattr(vad, "made"):
+                    vad.made.look()
+        assert np.array_equal(np.concatenate(frames), said)
+        await clock.advance(0.3)
+        assert len(frames) > 40
+        assert not frames[40].any()

@@ -183,6 +183,22 @@ class TestParse:
         assert refused({"type": "session.update", "event_id": "mine"}).event_id == "mine"
         assert refused({"type": "session.fly", "event_id": 5}).event_id is None
 
+    @pytest.mark.parametrize(
+        "message",
+        [
+            {"type": "x" * 10**6},
+            {"type": "session.heartbeat", "event_id": "x" * 10**6},
+            {"type": "session.fly", "event_id": "x" * 10**6},
+            {"type": "session.update", "session": {"x" * 10**6: 1}},
+            {"type": "session.update", "session": {"voice": {"x" * 10**6: 1}}},
+        ],
+    )
+    def test_a_refusal_gives_back_little_of_what_was_sent(self, message):
+        error = refused(message)
+        assert len(error.message) <= 1000
+        assert len(error.param or "") <= 200
+        assert error.event_id is None
+
     @given(st.binary(max_size=64) | st.text(max_size=64))
     def test_garbage_never_raises_anything_else(self, data):
         with pytest.raises(SessionError):

@@ -198,6 +198,11 @@ def test_what_is_off_here_is_substituted():
         ({"idle_timeout_s": -1}, "invalid_value", "session.idle_timeout_s"),
         ({"idle_timeout_s": "1"}, "invalid_type", "session.idle_timeout_s"),
         ({"extra_body": []}, "invalid_type", "session.extra_body"),
+        (
+            {"extra_body": {f"k{n:03}": n for n in range(65)}},
+            "invalid_value",
+            "session.extra_body.k064",
+        ),
         ({"extra_body": {"seed": -1}}, "invalid_value", "session.extra_body.seed"),
         (
             {"extra_body": {"audio_temperature": 9}},

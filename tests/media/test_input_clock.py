@@ -142,6 +142,17 @@ def test_silence_begins_after_160_ms_and_goes_on_in_real_time():
     assert clock.frames_out == 51
 
 
+def test_silence_can_be_put_off():
+    clock = live()
+    clock.push_pcm(numbered(0), RATE, 10.0)
+    clock.wait(10.5)
+    assert clock.due(10.6) == []
+    assert clock.next_deadline == pytest.approx(10.66)
+    mine = InputClock(SIZE, RATE)
+    mine.wait(1.0)
+    assert mine.next_deadline is None
+
+
 def test_deadlines_are_absolute_however_late_they_are_asked_for():
     clock = live()
     clock.start(0.0)

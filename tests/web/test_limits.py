@@ -35,6 +35,12 @@ def test_taking_later_spaces_out_what_exceeds_the_burst(count, burst, rate):
     assert waits == pytest.approx([max(0, n + 1 - burst) / rate for n in range(count)])
 
 
+def test_a_large_message_counts_as_many():
+    bucket = TokenBucket(10, 5, 0.0)
+    assert bucket.take_later(0.0, 4) == 0
+    assert bucket.take_later(0.0, 11) == pytest.approx(1)
+
+
 def test_connections_are_counted_in_all_and_by_client():
     limit = ConnectionLimit(total=3, per_client=2)
     with limit.hold("a"), limit.hold("a"):
