@@ -83,6 +83,8 @@ def _plain(value: object, field: str) -> object:
     if isinstance(value, np.generic):
         dtype = _written(value.dtype, field)
         return {b"__npgeneric__": True, b"data": value.item(), b"dtype": dtype}
+    if isinstance(value, int) and not -(1 << 63) <= value < 1 << 64:
+        raise CodecError(f"{field or 'message'}: {value} is too large")
     if value is None or isinstance(value, bool | int | float | str | bytes):
         return value
     if isinstance(value, Mapping):

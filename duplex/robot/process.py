@@ -75,7 +75,7 @@ class RobotPolicy:
 
     def connect(self) -> Link:
         """A place for one robot. Raises EngineUnavailable while there is no policy."""
-        if self._worker is None:
+        if self._worker is None or self._worker.lost.done():
             raise EngineUnavailable("the policy is not running")
         return Link(self._worker, next(self._connections))
 

@@ -46,11 +46,11 @@ class RobotSession:
         if not isinstance(message, dict):
             raise InvalidRequest("the message is no map")
         endpoint = message.pop("endpoint", "infer")
+        if not isinstance(endpoint, str) or endpoint not in ("infer", "reset"):
+            raise InvalidRequest("endpoint is neither infer nor reset")
         if endpoint == "reset":
             self.end()
             return Reset()
-        if endpoint != "infer":
-            raise InvalidRequest("endpoint is neither infer nor reset")
         session_id = message.get("session_id")
         if session_id is None:
             session_id = DEFAULT_SESSION
