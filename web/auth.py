@@ -81,12 +81,10 @@ class Origins:
                 return
         if self._by_any_name and origin.lower().partition("://")[2] == request.host.lower():
             return
-        raise ApiError(
-            403,
-            "origin_not_allowed",
-            f"Pages of {origin} may not use this server; --allow-origin {origin} permits it.",
-            param="Origin",
-        )
+        message = f"Pages of {origin} may not use this server"
+        if origin.startswith("http"):
+            message += f"; --allow-origin {origin} permits it"
+        raise ApiError(403, "origin_not_allowed", f"{message}.", param="Origin")
 
 
 def _loopback_origins(port: int) -> set[str]:
@@ -100,7 +98,7 @@ def _loopback_origins(port: int) -> set[str]:
 
 
 def _digest(key: str) -> bytes:
-    return hashlib.sha256(key.encode()).digest()
+    return hashlib.sha256(key.encode(errors="surrogateescape")).digest()
 
 
 def unauthorized(message: str) -> ApiError:

@@ -43,6 +43,8 @@ class ApiError(Exception):
         headers: Mapping[str, str] | None = None,
     ) -> None:
         super().__init__(message)
+        # Bytes of a header that are no text must not break the answer that quotes it.
+        message = message.encode(errors="replace").decode()
         self.status = status
         self.detail = ErrorDetail(message=message, type=type, param=param, code=code)
         self.headers = headers

@@ -39,6 +39,8 @@ async def static_file(request: web.Request) -> web.Response:
 
 
 def _file(request: web.Request, path: str) -> web.Response:
+    if "\0" in path:
+        raise web.HTTPNotFound
     file = (_ROOT / path).resolve()
     kind = _KINDS.get(file.suffix)
     if kind is None or not file.is_relative_to(_ROOT) or not file.is_file():

@@ -72,4 +72,4 @@ class Secrets:
 
 
 def _digest(value: str) -> bytes:
-    return hashlib.sha256(value.encode()).digest()
+    return hashlib.sha256(value.encode(errors="surrogateescape")).digest()

@@ -1,3 +1,4 @@
+import asyncio
 import logging
 
 import aiohttp
@@ -106,6 +107,23 @@ async def test_pages_of_other_origins_are_403(start_server, origin, allowed):
             with pytest.raises(aiohttp.WSServerHandshakeError) as caught:
                 await http.ws_connect(url, headers=headers)
             assert caught.value.status == 403
+
+
+@pytest.mark.parametrize(
+    ("header", "status"),
+    [(b"Authorization: Bearer \xff\xfe", 401), (b"Origin: http://\xff\xfe", 403)],
+)
+@pytest.mark.parametrize("ek", [b"", b"ek_"])
+async def test_headers_that_are_no_text_are_refused_like_others(start_server, header, status, ek):
+    async with start_server(api_keys=[KEY]) as server:
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        header = header.replace(b"Bearer ", b"Bearer " + ek)
+        writer.write(b"GET /v1/models HTTP/1.1\r\nHost: here\r\n" + header + b"\r\n\r\n")
+        assert await reader.readuntil(b"\r\n") == b"HTTP/1.1 %d %b\r\n" % (
+            status,
+            {401: b"Unauthorized", 403: b"Forbidden"}[status],
+        )
+        writer.close()
 
 
 async def test_who_is_turned_away_is_counted(start_server):

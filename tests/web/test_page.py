@@ -32,7 +32,8 @@ async def test_every_file_of_the_page_is_served_and_asks_no_other_host(start_ser
 
 
 @pytest.mark.parametrize(
-    "path", ["../app.py", "%2e%2e/app.py", "page", "none.js", "/etc/passwd", "page/../../app.py"]
+    "path",
+    ["../app.py", "%2e%2e/app.py", "page", "none.js", "/etc/passwd", "page/../../app.py", "%00"],
 )
 async def test_nothing_else_is(start_server, path):
     async with start_server() as server, aiohttp.ClientSession() as http:
