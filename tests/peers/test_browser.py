@@ -124,7 +124,7 @@ async def picture(page, name, *, phone=False, dark=False):
     """Takes a screenshot, and keeps it if asked to."""
     if phone or dark:
         await page.look(*((390, 844) if phone else (1280, 800)), phone=phone, dark=dark)
-        await page.run("new Promise((done) => setTimeout(done, 300))")
+    await page.run("new Promise((done) => setTimeout(done, 300))")  # for what fades
     png = await page.screenshot()
     if phone or dark:
         await page.look(1280, 800)

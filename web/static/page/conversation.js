@@ -23,6 +23,7 @@ export class Conversation extends EventTarget {
     this.output = output;
     this.frameMs = frameMs;
     this.muted = false;
+    this.began = false;
     this.over = false;
     this.talk = "idle";
   }
@@ -72,6 +73,7 @@ export class Conversation extends EventTarget {
   }
 
   live() {
+    this.began = true;
     const source = new MediaStreamAudioSourceNode(this.context, { mediaStream: this.stream });
     this.user = new Level(source, { threshold: USER_THRESHOLD });
     this.model = new Level(this.line.voice, { threshold: MODEL_THRESHOLD });

@@ -135,14 +135,16 @@ function hangUp() {
 }
 
 function ended(found) {
+  const began = call.began;
   call = null;
+  transcript.userStep(false, 0, performance.now());
   transcript.endLine();
-  body.dataset.phase = "ended";
   swell({ user: 0, model: 0 });
   body.removeAttribute("data-muted");
-  $("talk").textContent = "Talk again";
+  body.dataset.phase = began ? "ended" : "idle";
+  $("talk").textContent = began ? "Talk again" : "Start talking";
   $("talk").disabled = false;
-  showTalk("ended");
+  showTalk(began ? "ended" : "idle");
   if (found) showProblem(found);
   setTimeout(meetServer, READY_MS);
 }

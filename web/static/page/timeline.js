@@ -85,7 +85,7 @@ export class Timeline {
       if (second < 0) break;
       context.globalAlpha = 0.5;
       context.fillRect(x, middle - 3, 1, 6);
-      if (second % 2 === 0) {
+      if (second % 2 === 0 && x < right - 12) {
         context.globalAlpha = 0.9;
         context.fillText(`${Math.floor(second / 60)}:${String(second % 60).padStart(2, "0")}`, x, height - 7);
       }
