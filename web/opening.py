@@ -58,6 +58,8 @@ def create_session(
     settings = _settings(mode, context.config.idle_timeout_s)
     if secret is not None:
         settings = settings.patched(secret.patch)
+        most = context.config.idle_timeout_s
+        settings = replace(settings, idle_timeout_s=min(settings.idle_timeout_s or most, most))
     if paced:
         # What the transport has sent it has sent in time, and it says what it has taken back.
         settings = replace(

@@ -237,11 +237,14 @@ async def test_a_late_clear_does_not_mute_the_next_answer():
     async with running() as runtime:
         session = create(runtime, replace(TURNS, turn_detection=None))
         await session.handle(c.ClearOutput())
-        await session.handle(append(noise(2)))
-        assert session.in_flight == 2
-        await session.handle(c.ClearOutput())
-        await settled(session)
-        assert len(audio_of(await waiting(session))) == 2 * FRAME
+        for _ in range(2):
+            await session.handle(append(noise(2)))
+            assert session.in_flight == 2
+            await session.handle(c.ClearOutput())
+            await settled(session)
+            assert len(audio_of(await waiting(session))) == 2 * FRAME
+            await talk(session, silence(9))
+            await waiting(session)
 
 
 async def test_a_text_client_gets_an_end_without_sending_audio():

@@ -53,6 +53,20 @@ async def test_a_secret_opens_sessions_with_its_settings(start_server):
                     assert updated["overlap_policy"] == "barge_in_on_speech"
 
 
+@pytest.mark.parametrize(("asked", "in_force"), [(10, 10), (86_400, 60), (None, 60)])
+async def test_a_secret_lifts_no_limit_of_the_servers(start_server, asked, in_force):
+    async with start_server(api_keys=[KEY], idle_timeout_s=60) as server:
+        _, body = await make(server, session={"type": "realtime", "idle_timeout_s": asked})
+        async with (
+            aiohttp.ClientSession() as http,
+            http.ws_connect(
+                server.address + "/v1/realtime", protocols=protocols(body["value"])
+            ) as socket,
+        ):
+            created = (await socket.receive_json())["session"]
+            assert created["idle_timeout_s"] == in_force
+
+
 async def test_a_secret_opens_what_a_page_needs_and_no_more(start_server):
     async with start_server(api_keys=[KEY]) as server, aiohttp.ClientSession() as http:
         _, body = await make(server)
