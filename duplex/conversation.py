@@ -18,7 +18,7 @@ PartType = Literal["input_text", "input_audio", "output_text", "output_audio"]
 MAX_ITEMS = 1_000
 """Items of a conversation; beyond, and beyond `MAX_CHARS`, the oldest are forgotten."""
 MAX_CHARS = 1 << 20
-"""Characters of all items together, when one is added."""
+"""Characters of all items together, as they were added."""
 MAX_ITEM_CHARS = 1 << 18
 """Characters of one item that a client makes."""
 MAX_SPOKEN_CHARS = 1 << 16
@@ -135,6 +135,9 @@ class Conversation:
         self.id = new_id("conv")
         self._items: dict[str, Item] = {}
         self._order: list[str] = []
+        self._sizes: dict[str, int] = {}
+        """Characters of the items as they were added: speech that grows is bounded by itself."""
+        self._chars = 0
 
     def __len__(self) -> int:
         return len(self._order)
@@ -165,7 +168,8 @@ class Conversation:
             )
         if after is not None and after != "root":
             self._place(after, "previous_item_id")
-        self._make_room(item.chars, kept=after)
+        size = item.chars
+        self._make_room(size, kept=after)
         if after is None:
             place = len(self._order)
         elif after == "root":
@@ -174,6 +178,8 @@ class Conversation:
             place = self._order.index(after) + 1
         self._order.insert(place, item.id)
         self._items[item.id] = item
+        self._sizes[item.id] = size
+        self._chars += size
         return self._order[place - 1] if place else None
 
     def get(self, item_id: str) -> Item:
@@ -185,6 +191,7 @@ class Conversation:
         """Removes an item; raises SessionError if there is none."""
         del self._order[self._place(item_id, "item_id")]
         del self._items[item_id]
+        self._chars -= self._sizes.pop(item_id)
 
     def truncate(self, item_id: str, content_index: int, audio_end_ms: float) -> float:
         """Keeps what was heard of an item: see `Item.truncate`. Raises SessionError."""
@@ -192,12 +199,14 @@ class Conversation:
 
     def _make_room(self, chars: int, kept: str | None) -> None:
         """Forgets the oldest items until one more of so many characters fits in."""
-        chars += sum(item.chars for item in self._items.values())
-        for item in self.items:
-            if len(self._order) < MAX_ITEMS and chars <= MAX_CHARS:
-                return
-            if item.status != "in_progress" and item.id != kept:
-                chars -= item.chars
+        place = 0
+        while len(self._order) >= MAX_ITEMS or self._chars + chars > MAX_CHARS:
+            if place == len(self._order):
+                return  # no more than those in progress, and the one before the new one
+            item = self._items[self._order[place]]
+            if item.status == "in_progress" or item.id == kept:
+                place += 1
+            else:
                 self.delete(item.id)
 
     def _place(self, item_id: str, param: str) -> int:

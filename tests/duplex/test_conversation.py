@@ -118,6 +118,7 @@ def test_words_are_bounded_too():
     for number in range(20):
         made.add(Item(id=str(number), role="user", parts=[Part(type="input_text", text=text)]))
     assert sum(item.chars for item in made.items) <= MAX_CHARS
+    assert len(made) == 4
     assert made.last_id == "19"
     for item in (
         Item(id="long", parts=[Part(type="input_text", text="x" * MAX_ITEM_CHARS)]),

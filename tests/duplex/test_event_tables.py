@@ -4,12 +4,15 @@ every server event with its place in the order, and all of it in the types of th
 Over the wire and the session, without sockets, on echo slots: messages in, messages out.
 """
 
+import asyncio
 import base64
 import json
 import typing
 
+import hypothesis
 import numpy as np
 import pytest
+from hypothesis import strategies as st
 from msgspec.structs import replace
 from openai.types.beta.realtime import RealtimeServerEvent as BetaServerEvent
 from openai.types.realtime import RealtimeServerEvent
@@ -593,3 +596,68 @@ async def test_a_failed_session_says_why():
         response = found[-1]["response"]
         assert response["status"] == "failed"
         assert response["status_details"]["error"]["code"] == "internal_error"
+
+
+SOUND = base64.b64encode((noise(1) * 32767).astype("<i2").tobytes()).decode()
+QUIET = base64.b64encode(bytes(FRAME * 2)).decode()
+values = (
+    st.none()
+    | st.booleans()
+    | st.integers(-5, 500)
+    | st.text(max_size=4)
+    | st.sampled_from([SOUND, QUIET, "root", "one", {"type": "server_vad"}, TEXT, ["text"], {}])
+)
+fields = st.dictionaries(
+    st.sampled_from(
+        ["audio", "item", "item_id", "content_index", "audio_end_ms", "response", "response_id"]
+        + ["session", "event_id", "played_ms", "committed_ms", "truncate", "text", "event"]
+        + ["format", "sample_rate_hz", "video_frames", "previous_item_id", "final"]
+    ),
+    values,
+    max_size=4,
+)
+sessions = st.fixed_dictionaries(
+    {
+        "session": st.dictionaries(
+            st.sampled_from(
+                ["turn_detection", "output_modalities", "max_output_tokens", "input_clock", "voice"]
+                + ["overlap_policy", "playback_commit_policy", "tools", "tracing", "audio"]
+            ),
+            values | st.just("ack_only") | st.just("barge_in_on_speech"),
+            max_size=3,
+        )
+    }
+)
+messages = (
+    st.tuples(st.sampled_from([*TABLE, "session.fly"]), fields)
+    | st.tuples(st.just("session.update"), sessions)
+    | st.tuples(st.just("input_audio_buffer.append"), st.just({"audio": SOUND}))
+    | st.tuples(st.just("input_audio_buffer.append"), st.just({"audio": QUIET}))
+)
+
+
+@pytest.mark.parametrize("mode", Mode)
+@hypothesis.settings(max_examples=40, deadline=None)
+@hypothesis.given(script=st.lists(messages, max_size=30))
+def test_whatever_a_client_sends(mode, script):
+    """Every answer has a type that OpenAI's clients know, and numbers go up by one."""
+
+    async def run():
+        async with running(vad=LevelVad(), delay=3) as runtime:
+            session = runtime.create_session("sess_1", TURNS, mode)
+            capabilities = runtime.capabilities if mode is Mode.DUPLEX else None
+            talk = Talk(session, RealtimeWire("sess_1", runtime.spec, capabilities), "ga")
+            session.start()
+            found = await talk.read()
+            for kind, more in script:
+                found += await talk.send(kind, **more)
+            await session.close("disconnected")
+            return found + await talk.read()
+
+    found = asyncio.run(run())
+    assert found[0]["type"] == "session.created"
+    assert [message["server_event_seq"] for message in found] == list(range(1, len(found) + 1))
+    begun = [m["response"]["id"] for m in found if m["type"] == "response.created"]
+    ended = [m["response"]["id"] for m in found if m["type"] == "response.done"]
+    assert begun == ended
+    assert len(set(begun)) == len(begun)
