@@ -47,7 +47,9 @@ def replay(
     no_pacing: Annotated[
         bool, typer.Option("--no-pacing", help="Send as fast as the server takes it.")
     ] = False,
-    tail: Annotated[float, typer.Option(help="Seconds of silence after the recording.")] = 0.0,
+    tail: Annotated[
+        float, typer.Option(help="Seconds of silence after the recording.", min=0.0)
+    ] = 0.0,
     json: Json = False,
 ) -> None:
     """Send a recording to a server as a caller would, and keep what it answers.
