@@ -14,6 +14,9 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from engine.stages.config import PipelineConfig
+from engine.stages.values import ChatRequest, Made, RequestOutput, StageStats
+
 Pcm = npt.NDArray[np.float32]
 """Mono samples in [-1, 1]."""
 
@@ -32,6 +35,14 @@ class BadParams(EngineError):
     def __init__(self, field: str, message: str) -> None:
         super().__init__(message)
         self.field = field
+
+
+class TooManyRequests(EngineError):
+    """As many requests as may be are under way."""
+
+
+class NotServed(EngineError):
+    """Requests of this mode aren't answered here: the message says what to do about it."""
 
 
 class EngineUnavailable(EngineError):
@@ -164,6 +175,31 @@ class EngineStats(msgspec.Struct, frozen=True, kw_only=True):
     prefix_cache_bytes: int = 0
     prefix_cache_hits: int = 0
     prefix_cache_misses: int = 0
+    stages: tuple[StageStats, ...] = ()
+
+
+class Request(Protocol):
+    """A request that was admitted: an iterator over its outputs for one reader.
+
+    The last output is `Finished`; a request that can't be finished raises EngineError once. Its
+    queue is bounded: while nobody reads, its work rests, and no other's does.
+    """
+
+    @property
+    def made(self) -> Made:
+        """All that has been made so far, read or not."""
+        ...
+
+    def abort(self) -> Made:
+        """Gives the request up, wherever it is; idempotent. The iterator ends.
+
+        Returns what was made so far.
+        """
+        ...
+
+    def __aiter__(self) -> AsyncIterator[RequestOutput]: ...
+
+    async def __anext__(self) -> RequestOutput: ...
 
 
 class Engine(Protocol):
@@ -214,6 +250,13 @@ class Engine(Protocol):
         """Gives the slot back. Idempotent; frames that wait are dropped."""
         ...
 
+    def submit(self, request: ChatRequest) -> Request:
+        """Admits a request to the stages, which work on it between the steps.
+
+        Raises NotServed, TooManyRequests or EngineUnavailable.
+        """
+        ...
+
     async def stats(self) -> EngineStats:
         """Gauges and counters of the running engine."""
         ...
@@ -239,3 +282,5 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     """`echo` only: imitates a model's start-up delay."""
     seed: int | None = None
     """Base of the seeds drawn for sessions that name none."""
+    chat: PipelineConfig | None = None
+    """Stages that answer chat requests beside the conversations."""

@@ -11,8 +11,9 @@ from typing import Generic, TypeVar
 import msgspec
 
 from engine.api import EngineError, EngineSpec
-from engine.messages import Close, GetStats, Live, Open, Refused, StatsTaken
+from engine.messages import Live, Order, Refused, StatsTaken
 from engine.shm import Batch
+from engine.stages.messages import JobEnded, JobFailed, Produced
 
 LIMIT = 1 << 28
 """Bytes of the largest message: a voice's recording of some minutes is far below."""
@@ -58,8 +59,8 @@ class Failed(msgspec.Struct, frozen=True, tag=True):
     message: str
 
 
-Down = Fed | Open | Close | GetStats
-Up = Loaded | Stepped | Live | Refused | StatsTaken | Failed
+Down = Fed | Order
+Up = Loaded | Stepped | Live | Refused | StatsTaken | Produced | JobEnded | JobFailed | Failed
 
 M = TypeVar("M")
 _encoder = msgspec.msgpack.Encoder()

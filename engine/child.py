@@ -28,7 +28,7 @@ from engine.api import (
     Timings,
 )
 from engine.channel import Failed, Fed, Loaded, Stepped, pack, up
-from engine.messages import Close, Event, GetStats, Open, Outputs
+from engine.messages import Event, Order, Outputs
 from engine.shm import Ring, create_memory
 from engine.supervisor import Backoff, SupervisedEngine
 
@@ -51,7 +51,7 @@ class ChildEngine(SupervisedEngine):
         async def launch(take: Callable[[Event], None]) -> _Child:
             return await _Child.launch(config, take)
 
-        super().__init__(launch, backoff or Backoff())
+        super().__init__(launch, backoff or Backoff(), config.chat)
 
     @property
     def pid(self) -> int | None:
@@ -107,7 +107,7 @@ class _Child(asyncio.Protocol):
     def pid(self) -> int | None:
         return self._process.pid if self._process else None
 
-    def send(self, command: Open | Close | GetStats) -> None:
+    def send(self, command: Order) -> None:
         if not self._transport.is_closing():
             self._transport.write(pack(command))
 

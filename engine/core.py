@@ -22,6 +22,8 @@ from engine.api import (
 )
 from engine.model import LockstepModel
 from engine.slots import SlotState, SlotTable
+from engine.stages.messages import JobEvent
+from engine.stages.scheduler import StageScheduler
 
 
 class PrefillFailed(msgspec.Struct, frozen=True):
@@ -61,6 +63,7 @@ class EngineCore:
         *,
         max_in_flight: int = 25,
         step_mode: str = "ready",
+        stages: StageScheduler | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`slots` None leases all rows of the model. `clock` gives monotonic seconds."""
@@ -91,6 +94,8 @@ class EngineCore:
             weight_bytes=known.weight_bytes,
             slot_bytes=known.slot_bytes,
         )
+        self.stages = stages or StageScheduler({})
+        """The work that fills the time between steps."""
         self._model = model
         self._clock = clock
         self._table = SlotTable(slots)
@@ -105,8 +110,9 @@ class EngineCore:
 
     @property
     def busy(self) -> bool:
-        """True while `step` or `advance` has something to do."""
-        return bool(self._ready or self._failures or self._ended or self._prefills)
+        """True while there is something to do, the stages' work included."""
+        rows = self._ready or self._failures or self._ended or self._prefills
+        return bool(rows) or self.stages.busy
 
     def open(self, lease: int, params: OpenParams) -> Lease:
         """Leases a slot under the owner's id, which must be above all earlier ones.
@@ -183,16 +189,17 @@ class EngineCore:
         self._frames += len(batch)
         return outputs + failures
 
-    def advance(self) -> Lease | PrefillFailed | None:
-        """Makes ended rows as new, or does one piece of one prefill; prefills take turns.
+    def advance(self) -> Lease | PrefillFailed | JobEvent | None:
+        """Makes ended rows as new, or does one piece of one prefill; prefills take turns. If
+        there is neither, does one piece of the stages' work.
 
-        Returns a lease that has just become live, or why one couldn't.
+        Returns a lease that has just become live, or why one couldn't, or what a stage has made.
         """
         if self._ended:
             self._recycle()
             return None
         if not self._prefills:
-            return None
+            return self.stages.advance()
         lease, pieces = self._prefills.popleft()
         try:
             next(pieces)
@@ -223,6 +230,7 @@ class EngineCore:
             prefix_cache_bytes=prefix.bytes,
             prefix_cache_hits=prefix.hits,
             prefix_cache_misses=prefix.misses,
+            stages=self.stages.stats(),
         )
 
     def _prefill(self, row: int, params: OpenParams) -> Iterator[None]:

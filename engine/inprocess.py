@@ -12,9 +12,10 @@ from typing import TypeVar
 
 from engine.api import EngineConfig, EngineError, EngineSpec, Frame
 from engine.core import EngineCore
-from engine.messages import Close, Command, Event, Feed, GetStats, Open, in_words
+from engine.messages import Command, Event, Feed, Order, in_words
 from engine.model import LockstepModel
 from engine.serve import serve
+from engine.stages.kinds import build_stages
 from engine.supervisor import Backoff, SupervisedEngine
 
 logger = logging.getLogger(__name__)
@@ -29,7 +30,7 @@ class InProcessEngine(SupervisedEngine):
     """Implements `engine.api.Engine` with a thread for the model.
 
     `build` runs in that thread, and again after the model has failed. Of the config, `slots`,
-    `step_mode` and `max_in_flight` matter here.
+    `step_mode`, `max_in_flight` and `chat` matter here.
     """
 
     def __init__(
@@ -48,7 +49,7 @@ class InProcessEngine(SupervisedEngine):
                 raise
             return link
 
-        super().__init__(launch, backoff or Backoff())
+        super().__init__(launch, backoff or Backoff(), config.chat)
 
 
 class _Thread:
@@ -71,7 +72,7 @@ class _Thread:
     def spec(self) -> EngineSpec:
         return self.started.result()
 
-    def send(self, command: Open | Close | GetStats) -> None:
+    def send(self, command: Order) -> None:
         self._commands.put(command)
 
     def feed(self, frames: Sequence[Frame], arrived: float) -> None:
@@ -96,6 +97,7 @@ class _Thread:
                 config.slots,
                 max_in_flight=config.max_in_flight,
                 step_mode=config.step_mode,
+                stages=build_stages(config.chat),
             )
             self._post(self._begin, core.spec)
             serve(core, _Port(self._commands, lambda event: self._post(self._deliver, event)))

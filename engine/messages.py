@@ -17,6 +17,7 @@ from engine.api import (
     OpenParams,
     StepOutput,
 )
+from engine.stages.messages import AbortJob, Grant, JobEnded, JobFailed, Produced, StartJob
 
 
 def in_words(error: Exception) -> str:
@@ -99,5 +100,7 @@ class Outputs(msgspec.Struct, frozen=True):
     outputs: list[StepOutput]
 
 
-Command = Open | Close | GetStats | Feed
-Event = Live | Refused | StatsTaken | Outputs
+Order = Open | Close | GetStats | StartJob | AbortJob | Grant
+"""What an owner says in words; frames go another way."""
+Command = Order | Feed
+Event = Live | Refused | StatsTaken | Outputs | Produced | JobEnded | JobFailed

@@ -20,6 +20,7 @@ from engine.messages import (
     Refused,
     StatsTaken,
 )
+from engine.stages.messages import AbortJob, Grant, JobEnded, JobFailed, Produced, StartJob
 
 logger = logging.getLogger(__name__)
 
@@ -54,6 +55,8 @@ def serve(core: EngineCore, port: Port) -> None:
                 if not isinstance(error, EngineError):
                     logger.error("prefill of lease %d failed", failed, exc_info=error)
                 port.send(Refused.by(failed, error))
+            case Produced() | JobEnded() | JobFailed() as event:
+                port.send(event)
 
 
 def _obey(core: EngineCore, port: Port, command: Command) -> None:
@@ -67,5 +70,7 @@ def _obey(core: EngineCore, port: Port, command: Command) -> None:
                 port.send(Refused.by(lease, error))
         case Close(lease=lease):
             core.close(lease)
+        case StartJob() | AbortJob() | Grant():
+            core.stages.obey(command)
         case GetStats(request=request):
             port.send(StatsTaken(request, core.stats()))

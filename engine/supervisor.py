@@ -20,10 +20,25 @@ from engine.api import (
     Frame,
     Lease,
     OpenParams,
+    Request,
     StepOutput,
 )
 from engine.core import check_frames
-from engine.messages import Close, Event, GetStats, Live, Open, Outputs, Refused, StatsTaken
+from engine.messages import (
+    Close,
+    Event,
+    GetStats,
+    Live,
+    Open,
+    Order,
+    Outputs,
+    Refused,
+    StatsTaken,
+)
+from engine.stages.config import PipelineConfig
+from engine.stages.messages import JobCommand, JobEnded, JobFailed, Produced, StartJob
+from engine.stages.service import StageService
+from engine.stages.values import ChatRequest
 from engine.stream import StepStream
 
 logger = logging.getLogger(__name__)
@@ -42,7 +57,7 @@ class Link(Protocol):
         """Done when the engine is gone, with the reason in words."""
         ...
 
-    def send(self, command: Open | Close | GetStats) -> None:
+    def send(self, command: Order) -> None:
         """Tells the engine; in vain if it is gone."""
         ...
 
@@ -81,7 +96,11 @@ class SupervisedEngine:
     Lease ids count on over all engines of this owner, so none is used twice.
     """
 
-    def __init__(self, launch: Launch, backoff: Backoff) -> None:
+    def __init__(
+        self, launch: Launch, backoff: Backoff, chat: PipelineConfig | None = None
+    ) -> None:
+        """`chat`: the stages that answer requests. Raises PipelineError."""
+        self._stages = StageService(chat, self._tell)
         self._launch = launch
         self._backoff = backoff
         self._link: Link | None = None
@@ -122,14 +141,18 @@ class SupervisedEngine:
             if task is None or task.cancelling():
                 raise
             raise EngineUnavailable("the engine was stopped while it started") from None
+        self._stages.start()
 
     async def stop(self) -> None:
         """Ends the engine; idempotent, bounded in time. `steps` ends."""
         self._stopped = True
-        self._give_up(EngineUnavailable("the engine has stopped"))
+        stopped = EngineUnavailable("the engine has stopped")
+        self._stages.close(stopped)
+        self._give_up(stopped)
         if self._starting is not None:
             self._starting.cancel()
             await asyncio.wait([self._starting])
+        await self._stages.stop()
         if self._link is not None:
             await self._link.stop()
         self._stream.end()
@@ -182,6 +205,13 @@ class SupervisedEngine:
             if self._link is not None:
                 self._link.send(Close(lease.id))
 
+    def submit(self, request: ChatRequest) -> Request:
+        """Admits a request to the stages, which work on it between the steps.
+
+        Raises NotServed, TooManyRequests or EngineUnavailable.
+        """
+        return self._stages.submit(request)
+
     async def stats(self) -> EngineStats:
         """Gauges and counters of the running engine; stale frames and restarts of all."""
         link = self._running()
@@ -194,8 +224,17 @@ class SupervisedEngine:
         finally:
             self._questions.pop(request, None)
         return msgspec.structs.replace(
-            stats, stale_frames=stats.stale_frames + self._stale, restarts=self._restarts
+            stats,
+            stale_frames=stats.stale_frames + self._stale,
+            restarts=self._restarts,
+            stages=stats.stages + self._stages.stats,
         )
+
+    def _tell(self, command: JobCommand) -> None:
+        if isinstance(command, StartJob):
+            self._running().send(command)
+        elif self._link is not None:
+            self._link.send(command)
 
     def _running(self) -> Link:
         if self._stopped:
@@ -227,6 +266,8 @@ class SupervisedEngine:
             case StatsTaken(request=request, stats=stats):
                 if (asked := self._questions.get(request)) is not None and not asked.done():
                     asked.set_result(stats)
+            case Produced() | JobEnded() | JobFailed():
+                self._stages.take(event)
 
     async def _begin(self) -> None:
         link = await self._launch(self._take)
@@ -241,6 +282,7 @@ class SupervisedEngine:
             return
         logger.error("the engine is lost: %s", lost.result())
         error = EngineLost(f"the engine is lost: {lost.result()}")
+        self._stages.lose_engine(error)
         self._give_up(error)
         self._stream.lose(error)
         if time.monotonic() - self._alive_since >= self._backoff.longest_s:

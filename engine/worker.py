@@ -28,6 +28,7 @@ from engine.messages import Command, Event, Feed, Outputs, in_words
 from engine.registry import build_model
 from engine.serve import serve
 from engine.shm import Ring
+from engine.stages.kinds import build_stages
 
 logger = logging.getLogger(__name__)
 
@@ -87,6 +88,7 @@ def _run(channel: socket.socket, memory: tuple[int, int], config: EngineConfig) 
         config.slots,
         max_in_flight=config.max_in_flight,
         step_mode=config.step_mode,
+        stages=build_stages(config.chat),
     )
     port = _Port(channel, memory, core.spec)
     for descriptor in memory:
