@@ -182,9 +182,10 @@ async def _echo(peer: Peer) -> None:
 
 
 @asynccontextmanager
-async def _server(
+async def echo_server(
     kind: str,
 ) -> AsyncIterator[tuple[psutil.Process, Callable[[str], Awaitable[str]]]]:
+    """`peer` or `stock` in a process of its own, and a function that has it answer an offer."""
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "recipes.bench.rtc_echo", "--serve", kind),
         stdin=asyncio.subprocess.PIPE,
@@ -208,7 +209,7 @@ async def _server(
 
 async def measure(kind: str, peers: int, seconds: float) -> Result:
     """Runs one server with so many callers."""
-    async with _server(kind) as (process, answer_to):
+    async with echo_server(kind) as (process, answer_to):
         callers = [Caller(phase) for phase in range(peers)]
         for caller in callers:
             await caller.connect(answer_to)

@@ -20,8 +20,8 @@ import pytest
 from engine.tiny import write_tiny
 from media.clips import read_clip
 from media.formats import AudioFormat, decode
+from recipes.bench.chromium import ALLOW_MICROPHONE, chromium, executable
 from tests.media.rtc_client import speech
-from tests.peers.chromium import ALLOW_MICROPHONE, chromium, executable
 
 ROOT = Path(__file__).parents[2]
 RATE = 24_000

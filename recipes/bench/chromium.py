@@ -68,13 +68,16 @@ class Page:
         await self._socket.close()
         await self._reader
 
-    async def call(self, method: str, **params: Any) -> dict[str, Any]:
+    async def call(
+        self, method: str, timeout_s: float = 2 * WAIT_S, **params: Any
+    ) -> dict[str, Any]:
         """One call of the protocol."""
         number = next(self._numbers)
         answer = self._answers[number] = asyncio.get_running_loop().create_future()
         await self._socket.send_json({"id": number, "method": method, "params": params})
-        async with asyncio.timeout(2 * WAIT_S):
-            return await answer
+        async with asyncio.timeout(timeout_s):
+            result: dict[str, Any] = await answer
+        return result
 
     async def goto(self, url: str) -> None:
         self._loaded.clear()
@@ -82,10 +85,11 @@ class Page:
         async with asyncio.timeout(WAIT_S):
             await self._loaded.wait()
 
-    async def run(self, expression: str) -> Any:
+    async def run(self, expression: str, timeout_s: float = 2 * WAIT_S) -> Any:
         """The value of an expression, awaited if it is a promise."""
         answer = await self.call(
             "Runtime.evaluate",
+            timeout_s,
             expression=expression,
             awaitPromise=True,
             returnByValue=True,
@@ -109,7 +113,8 @@ class Page:
                 else setTimeout(look, 20);
               }};
               look();
-            }})"""
+            }})""",
+            timeout_s + WAIT_S,
         )
 
     async def text(self, selector: str) -> str:
@@ -140,12 +145,11 @@ class Page:
 
     async def press(self, key: str) -> None:
         typed = "\r" if key == "Enter" else key
-        text = {"text": typed} if len(typed) == 1 else {}
+        text: dict[str, Any] = {"text": typed} if len(typed) == 1 else {}
         code = {"Tab": 9, "Enter": 13, "Escape": 27}.get(key, ord(key[0].upper()))
-        for kind, extra in (("keyDown", text), ("keyUp", {})):
-            await self.call(
-                "Input.dispatchKeyEvent", type=kind, key=key, windowsVirtualKeyCode=code, **extra
-            )
+        same: dict[str, Any] = {"key": key, "windowsVirtualKeyCode": code}
+        await self.call("Input.dispatchKeyEvent", type="keyDown", **same, **text)
+        await self.call("Input.dispatchKeyEvent", type="keyUp", **same)
 
     async def look(
         self, width: int, height: int, *, dark: bool = False, phone: bool = False
