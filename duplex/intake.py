@@ -42,6 +42,7 @@ class Intake:
         self._room = room
         self._paced = paced
         self._clock = session.runtime.clock
+        self._max_in_flight = session.runtime.spec.max_in_flight
         self._input = self._new_input()
         self._fed_at: deque[float] = deque()
         self._images: tuple[bytes, ...] = ()
@@ -147,15 +148,15 @@ class Intake:
             self._vad.close()
 
     async def _feed_all(self, frames: list[Pcm]) -> None:
+        """Hands frames to the engine, each as soon as there is room for it."""
         for pcm in frames:
-            await self._feed(pcm)
+            while not self._has_room():
+                self._room.clear()
+                await self._room.wait()
+            self._feed(pcm)
 
-    async def _feed(self, pcm: Pcm) -> None:
-        """Hands a frame to the engine, as soon as there is room for it."""
+    def _feed(self, pcm: Pcm) -> None:
         session, runtime = self._session, self._session.runtime
-        while not self._has_room():
-            self._room.clear()
-            await self._room.wait()
         lease = session.lease
         if lease is None or session.over:
             return
@@ -182,7 +183,7 @@ class Intake:
         session = self._session
         if session.over:
             return True
-        if len(self._fed_at) >= session.runtime.spec.max_in_flight:
+        if len(self._fed_at) >= self._max_in_flight:
             return False
         if self._vad is not None and len(self._vad.waiting) >= _UNHEARD_WINDOWS:
             return False

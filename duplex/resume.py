@@ -60,8 +60,9 @@ class Attachment:
     def render(self, event: Event) -> Sequence[bytes]:
         """The messages that tell of an event, which are in the journal then."""
         messages = self.wire.render(event)
-        first = self.wire.server_event_seq - len(messages) + 1
-        for seq, message in enumerate(messages, first):
+        seq = self.wire.server_event_seq - len(messages)
+        for message in messages:
+            seq += 1
             self.journal.add(seq, message)
         return messages
 

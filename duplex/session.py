@@ -174,7 +174,8 @@ class Session:
             return
         try:
             if type(command) is AppendAudio or type(command) is AppendPcm:
-                await self.ensure_open()
+                if self.lease is None:
+                    await self.ensure_open()
                 await self.intake.append(command)
             else:
                 await carry_out(self, command)
@@ -308,6 +309,7 @@ class Session:
         finally:
             whole = self.state is State.CLOSING
             self.state = State.CLOSED
+            self._room.set()
             self.intake.close()
             if self.lease is not None:
                 lease, self.lease = self.lease, None
