@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import importlib.util
+import logging
 import queue
 import threading
 from collections import deque
@@ -23,6 +24,8 @@ import numpy.typing as npt
 from media.formats import Pcm
 from media.framing import Framer
 from media.resample import Resampler
+
+logger = logging.getLogger(__name__)
 
 RATE = 16_000
 WINDOW = 512
@@ -85,6 +88,7 @@ class Vad:
     def __init__(self) -> None:
         """Raises FileNotFoundError if the model isn't installed."""
         self._path = model_path()
+        self._failing = False
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
         self._ready: queue.SimpleQueue[VadStream | None] = queue.SimpleQueue()
@@ -138,7 +142,16 @@ class Vad:
         sound = np.stack([np.concatenate((stream.context, window)) for stream, window in taken])
         state = np.stack([stream.state for stream, _ in taken], axis=1)
         rate = np.array(RATE, np.int64)
-        output, state = session.run(None, {"input": sound, "state": state, "sr": rate})
+        try:
+            output, state = session.run(None, {"input": sound, "state": state, "sr": rate})
+        except (
+            Exception
+        ):  # onnxruntime has errors of its own making; callers must not wait for ever
+            if not self._failing:
+                logger.exception("voice activity fails: what comes counts as silence")
+            self._failing, output = True, np.zeros((len(taken), 1), np.float32)
+        else:
+            self._failing = False
         results: list[tuple[VadStream, float]] = []
         for row, (stream, window) in enumerate(taken):
             stream.context = window[-_CONTEXT:]

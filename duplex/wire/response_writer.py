@@ -110,7 +110,8 @@ def _part(item: Item) -> dict[str, Any]:
 
 
 def _status_details(event: events.ResponseDone) -> dict[str, Any]:
-    error = None if event.error is None else {"type": "server_error", "code": event.error}
+    kind = "server_error" if event.error == "internal_error" else "session_closed"
+    error = None if event.error is None else {"type": kind, "code": event.error}
     return present(type=event.status, reason=event.reason, error=error)
 
 

@@ -257,7 +257,7 @@ async def test_a_text_client_gets_an_end_without_sending_audio():
             await settled(session)
         done = (await until(session, e.ResponseDone))[-1]
         assert (done.status, done.frames) == ("completed", 0)
-        assert done.heard > 100
+        assert done.heard >= 100
         await session.close("client_close")
 
 

@@ -54,6 +54,26 @@ async def test_speech_is_speech(vad):
     assert max(await listener.until(92)) > 0.9
 
 
+class Broken:
+    """A model that fails, and works again after a while."""
+
+    calls = 0
+
+    def run(self, _, inputs):
+        self.calls += 1
+        if self.calls <= 3:
+            raise RuntimeError("out of luck")
+        return np.ones((len(inputs["input"]), 1), np.float32), inputs["state"]
+
+
+async def test_a_model_that_fails_hears_silence_and_is_told_of_once(vad, monkeypatch, caplog):
+    monkeypatch.setattr("media.vad._load", lambda _: Broken())
+    listener = Listener(vad, 16_000)
+    listener.stream.push(noise(512 * 6))
+    assert (await listener.until(5))[:5] == [0, 0, 0, 1, 1]
+    assert len(caplog.records) == 1
+
+
 async def test_a_caller_hears_the_same_in_company_and_in_any_chunks(vad):
     sounds = [noise(16_000, seed) for seed in range(4)]
     alone = []
