@@ -47,6 +47,8 @@ from clients.options import (
 from media.formats import AudioFormat, Pcm
 
 _MAX_MESSAGE = 1 << 24
+_MESSAGE_SAMPLES = 1 << 20
+"""Samples of one message at most: servers limit its size."""
 
 
 class RealtimeSession:
@@ -92,9 +94,13 @@ class RealtimeSession:
     async def send_audio(self, pcm: Pcm) -> None:
         """Sends samples [n], any number of them, at `input_rate`.
 
-        Waits while the server doesn't take more. Raises ConnectionLost.
+        Waits while the server doesn't take more, which it does no more than some seconds ahead of
+        the answers that were read: of long recordings read the answers in another task. Raises
+        ConnectionLost.
         """
-        await self.send_message(append_message(self.input_format, pcm))
+        for start in range(0, len(pcm), _MESSAGE_SAMPLES):
+            piece = pcm[start : start + _MESSAGE_SAMPLES]
+            await self.send_message(append_message(self.input_format, piece))
 
     async def send(self, type: str, **fields: object) -> None:
         """Sends any client event. Raises ConnectionLost."""

@@ -59,6 +59,23 @@ async def test_an_echo_comes_back_bit_for_bit(start_server, dialect):
         assert await hear(session) == []
 
 
+async def test_a_recording_longer_than_a_message_may_be(start_server):
+    pcm = noise(600 * SIZE)
+    async with (
+        start_server(max_message_bytes=6 << 20) as server,
+        connect(server.address) as session,
+    ):
+
+        async def speak():
+            await session.send_audio(pcm)
+            await session.end_input()
+
+        speaking = asyncio.create_task(speak())
+        frames = audio(await hear(session))
+        await speaking
+        assert np.array_equal(np.concatenate([frame.pcm for frame in frames]), pcm)
+
+
 @pytest.mark.parametrize(
     ("sent", "heard", "tolerance"),
     [
