@@ -12,9 +12,9 @@ from web.errors import ApiError
 
 _PREFLIGHT: Final = {
     hdrs.ACCESS_CONTROL_ALLOW_METHODS: "GET, POST, OPTIONS",
-    hdrs.ACCESS_CONTROL_ALLOW_HEADERS: "Authorization, Content-Type",
     hdrs.ACCESS_CONTROL_MAX_AGE: "600",
 }
+_HEADERS: Final = "Authorization, Content-Type"
 
 
 @web.middleware
@@ -29,7 +29,12 @@ async def cors(request: web.Request, handler: Handler) -> web.StreamResponse:
         return await handler(request)  # is refused there, and counted
     asks_first = hdrs.ACCESS_CONTROL_REQUEST_METHOD in request.headers
     if request.method == hdrs.METH_OPTIONS and asks_first:
-        response: web.StreamResponse = web.Response(status=204, headers=_PREFLIGHT)
+        # SDKs name themselves in headers of their own; none of them does any harm here.
+        asked = request.headers.get(hdrs.ACCESS_CONTROL_REQUEST_HEADERS)
+        allowed = f"{_HEADERS}, {asked}" if asked else _HEADERS
+        response: web.StreamResponse = web.Response(
+            status=204, headers=_PREFLIGHT | {hdrs.ACCESS_CONTROL_ALLOW_HEADERS: allowed}
+        )
     else:
         response = await handler(request)
     if not response.prepared:

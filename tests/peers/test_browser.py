@@ -9,7 +9,6 @@ import asyncio
 import base64
 import json
 import os
-import wave
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -18,10 +17,8 @@ import numpy as np
 import pytest
 
 from engine.tiny import write_tiny
-from media.clips import read_clip
 from media.formats import AudioFormat, decode
-from recipes.bench.chromium import ALLOW_MICROPHONE, chromium, executable
-from tests.media.rtc_client import speech
+from recipes.bench.chromium import ALLOW_MICROPHONE, chromium
 
 ROOT = Path(__file__).parents[2]
 RATE = 24_000
@@ -62,32 +59,6 @@ RECORD = """(async (seconds) => {
 })()"""
 
 
-@pytest.fixture(autouse=True)
-def _browser_is_here():
-    if executable() is None:
-        if os.environ.get("CI"):
-            pytest.fail("CI needs chromium: apt-get install chromium")
-        pytest.skip("there is no chromium: apt-get install chromium")
-
-
-@pytest.fixture(scope="module")
-def voice(tmp_path_factory):
-    """A WAV file that speaks for four seconds and pauses, and its samples: of the recording, or
-    something like it.
-    """
-    recording = ROOT.parent / "shared/audio/input_assistant.wav"
-    spoken = speech(4.0)
-    if recording.exists():
-        whole = read_clip(recording.read_bytes(), RATE, max_s=60)
-        spoken = whole[np.flatnonzero(np.abs(whole) > 0.05)[0] :][: 4 * RATE]
-    pcm = np.concatenate((spoken, np.zeros(2 * RATE, np.float32)))
-    path = tmp_path_factory.mktemp("voice") / "voice.wav"
-    with wave.open(str(path), "wb") as file:
-        file.setparams((1, 2, RATE, 0, "NONE", ""))
-        file.writeframes((pcm * 32767).astype("<i2").tobytes())
-    return path, pcm
-
-
 @pytest.fixture(scope="module")
 def tiny(tmp_path_factory):
     directory = tmp_path_factory.mktemp("tiny")
@@ -96,7 +67,7 @@ def tiny(tmp_path_factory):
 
 
 @pytest.fixture
-def browse(tmp_path, voice):
+def browse(tmp_path, voice, browser_is_here):
     """`async with browse(address) as page`: the page is open and its server is ready."""
 
     @asynccontextmanager
@@ -167,15 +138,6 @@ async def until_loud(page, seconds=1.5, threshold=0.02):
     return heard
 
 
-async def all_free(address, slots):
-    async with aiohttp.ClientSession() as http, asyncio.timeout(10):
-        while True:
-            async with http.get(address + "/ready") as answer:
-                if (await answer.json())["free"] == slots:
-                    return
-            await asyncio.sleep(0.05)
-
-
 async def choose(page, field, value):
     """Sets a control as its user would."""
     name = "checked" if isinstance(value, bool) else "value"
@@ -189,7 +151,7 @@ async def choose(page, field, value):
     )
 
 
-async def test_a_call_to_echo_over_webrtc(start_process, browse, voice):
+async def test_a_call_to_echo_over_webrtc(start_process, browse, voice, all_free):
     with start_process("echo", "--max-sessions", "2") as server:
         async with browse(shown(server.address)) as page:
             assert await page.text("h1") == "Talk with echo"
@@ -234,10 +196,10 @@ async def test_a_call_to_echo_over_webrtc(start_process, browse, voice):
             await page.until("document.body.dataset.phase === 'ended'")
             assert await page.text("#talk-state") == "Call ended"
             await picture(page, "ended")
-            await all_free(server.address, 2)
+            await all_free(server.address)
 
 
-async def test_a_call_to_a_model_with_words_and_voices(start_process, browse, tiny):
+async def test_a_call_to_a_model_with_words_and_voices(start_process, browse, tiny, all_free):
     with start_process(str(tiny), "--max-sessions", "2") as server:
         async with browse(shown(server.address)) as page:
             voices = await page.run(
@@ -269,10 +231,10 @@ async def test_a_call_to_a_model_with_words_and_voices(start_process, browse, ti
             await page.click("#choose")
             assert await page.text("#talk") == "Start talking"
             assert await page.run("document.getElementById('voice').value") == "bass"
-            await all_free(server.address, 2)
+            await all_free(server.address)
 
 
-async def test_without_webrtc_it_goes_over_a_websocket(start_process, browse, voice):
+async def test_without_webrtc_it_goes_over_a_websocket(start_process, browse, voice, all_free):
     frames = []
     with start_process("echo", "--max-sessions", "2") as server:
         async with browse(shown(server.address), script="delete window.RTCPeerConnection;") as page:
@@ -293,10 +255,10 @@ async def test_without_webrtc_it_goes_over_a_websocket(start_process, browse, vo
             await page.until("document.body.dataset.talk === 'both'", 40)
             await page.click("#talk")
             await page.until("document.body.dataset.phase === 'ended'")
-            await all_free(server.address, 2)
+            await all_free(server.address)
 
 
-async def test_what_goes_wrong_is_told_with_its_fix(start_process, browse):
+async def test_what_goes_wrong_is_told_with_its_fix(start_process, browse, all_free):
     with start_process("echo", "--max-sessions", "1") as server:
         async with browse(shown(server.address), flags=()) as page:
             denied = {"permission": {"name": "microphone"}, "setting": "denied"}
@@ -321,7 +283,7 @@ async def test_what_goes_wrong_is_told_with_its_fix(start_process, browse):
                 assert "429 /v1/realtime/calls" in report
             page.errors.clear()  # Chromium counts the 429
 
-            await all_free(server.address, 1)
+            await all_free(server.address)
             await page.click("#talk")
             await page.until(TALKING)
             server.process.kill()

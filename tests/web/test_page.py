@@ -52,7 +52,11 @@ def test_what_the_page_names_is_there():
 
 
 async def ask_first(http, server, origin, path="/v1/realtime/calls"):
-    headers = {"Origin": origin, "Access-Control-Request-Method": "POST"}
+    headers = {
+        "Origin": origin,
+        "Access-Control-Request-Method": "POST",
+        "Access-Control-Request-Headers": "authorization,x-openai-agents-sdk",
+    }
     return await http.options(server.address + path, headers=headers)
 
 
@@ -67,6 +71,7 @@ async def test_an_allowed_page_may_ask_and_read(start_server):
         allowed = answer.headers["Access-Control-Allow-Headers"]
         assert "Authorization" in allowed
         assert "Content-Type" in allowed
+        assert "x-openai-agents-sdk" in allowed
         answer = await http.post(
             server.address + "/v1/realtime/calls", data="x", headers={"Origin": FRIEND}
         )
