@@ -28,6 +28,8 @@ STOP_S: Final = 5.0
 
 _SLICE: Final = 1 << 18
 """Bytes of one write, so that the largest observation lets others have their turn."""
+_PIPE_BYTES: Final = 1 << 20
+"""What the kernel holds of it, as far as it is willing: a few cameras' images."""
 _STDERR: Final = 2
 
 
@@ -140,6 +142,7 @@ class _Worker:
     async def launch(cls, python: str, start: bytes) -> _Worker:
         """Starts a process and waits until its policy is there. Raises EngineError."""
         ours, theirs = socket.socketpair()
+        ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _PIPE_BYTES)
         with contextlib.closing(theirs):
             worker = cls(*await asyncio.open_unix_connection(sock=ours))
             try:
