@@ -25,6 +25,7 @@ from pydantic import (
 )
 
 from duplex.defaults import DEFAULT_HOST, DEFAULT_MODEL, DEFAULT_PORT
+from duplex.pipelines import PipelineSettings
 from engine.api import EngineConfig
 
 ENV_PREFIX = "DUPLEX_"
@@ -120,6 +121,9 @@ class ServeConfig(BaseModel):
     ice_servers: tuple[IceServerConfig, ...] = ()
     """STUN and TURN servers, for us and for the page. None: host candidates only."""
 
+    chat: PipelineSettings | None = None
+    """The stages that answer `POST /v1/chat/completions`. None: no chat."""
+
     max_message_bytes: ByteSize = Field(ByteSize(16 << 20), ge=1024, le=1 << 30)
     """A larger WebSocket message closes its connection with 1009."""
     message_rate: float = Field(2000, ge=10)
@@ -208,16 +212,17 @@ class ServeConfig(BaseModel):
                 raise ValueError(f"there is no file {path}")
         return words
 
-    @field_validator("ice_servers", mode="before")
+    @field_validator("ice_servers", "chat", mode="before")
     @classmethod
-    def _text_is_json(cls, servers: object) -> object:
+    def _text_is_json(cls, value: object, info: ValidationInfo) -> object:
         """In the environment."""
-        if not isinstance(servers, str):
-            return servers
+        if not isinstance(value, str):
+            return value
         try:
-            return msgspec.json.decode(servers)
+            return msgspec.json.decode(value)
         except msgspec.DecodeError as error:
-            raise ValueError(f"expected a JSON list of servers: {error}") from error
+            what = "list of servers" if info.field_name == "ice_servers" else "object"
+            raise ValueError(f"expected a JSON {what}: {error}") from error
 
     @field_validator("allowed_origins")
     @classmethod
@@ -254,6 +259,7 @@ class ServeConfig(BaseModel):
             prefix_cache_bytes=int(self.prefix_cache_bytes),
             voices_dir=None if self.voices_dir is None else str(self.voices_dir),
             delay_frames=self.delay_frames,
+            chat=None if self.chat is None else self.chat.config(),
         )
 
 
@@ -354,11 +360,13 @@ def _describe(error: ValidationError, places: Mapping[str, str]) -> list[str]:
     known = list(ServeConfig.model_fields)
     lines = []
     for found in error.errors(include_url=False, include_input=False):
-        field = str(found["loc"][0])
+        field, *path = map(str, found["loc"])
+        deeper = ".".join(path)
         text = found["msg"].removeprefix("Value error, ")
         if found["type"] == "extra_forbidden":
-            text = unknown_name(field, known)
-        lines.append(f"{places.get(field, field)}: {text}")
+            text = unknown_name(field, known) if not deeper else "unknown setting"
+        within = f" {deeper}:" if deeper else ""
+        lines.append(f"{places.get(field, field)}:{within} {text}")
     return lines
 
 

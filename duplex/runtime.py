@@ -12,6 +12,7 @@ import logging
 from collections.abc import Coroutine
 from typing import Any
 
+from duplex.chat import Chat
 from duplex.errors import SessionError, internal_error, resource_exhausted
 from duplex.metrics import Metrics
 from duplex.resume import Resumption
@@ -54,6 +55,7 @@ class Runtime:
         resume_grace_s: float = 0.0,
     ) -> None:
         self.engine = engine
+        self.chat = Chat(engine)
         self.clock: Clock = clock or SystemClock()
         self.vad = vad or Vad()
         self.metrics = Metrics()
@@ -99,6 +101,7 @@ class Runtime:
     async def stop(self) -> None:
         """Ends all sessions and the engine; idempotent."""
         self.draining = True
+        self.chat.drain()
         await self.resumption.close()
         sessions = list(self.sessions.values())
         await asyncio.gather(*(session.close("server_shutdown") for session in sessions))
@@ -109,13 +112,15 @@ class Runtime:
         self.vad.close()
 
     async def drain(self, timeout_s: float) -> bool:
-        """Refuses new sessions and waits for the live ones; True if all ended in time."""
+        """Refuses what is new and waits for live sessions and requests; True if all ended."""
         self.draining = True
+        self.chat.drain()
         try:
             async with asyncio.timeout(timeout_s):
                 while self.sessions:
                     self._ended.clear()
                     await self._ended.wait()
+                await self.chat.idle()
         except TimeoutError:
             return False
         return True

@@ -14,6 +14,7 @@ from web.admission import admit
 from web.calls import CALLS, Calls, create_call, hang_up, ice
 from web.chat import chat_socket
 from web.client_secrets import client_secrets
+from web.completions import complete_batch, complete_chat
 from web.context import CONTEXT, Context
 from web.cors import cors
 from web.errors import ApiError, shape_errors
@@ -49,6 +50,8 @@ def build_app(config: ServeConfig, runtime: Runtime) -> web.Application:
             web.get("/metrics", metrics),
             web.get("/v1/models", models),
             web.get("/v1/audio/voices", voices),
+            web.post("/v1/chat/completions", complete_chat),
+            web.post("/v1/chat/completions/batch", complete_batch),
             web.get("/v1/audio/duplex", raw_socket, allow_head=False),
             web.get("/api/chat", chat_socket, allow_head=False),
             web.get("/v1/ice", ice),

@@ -16,6 +16,7 @@ from prometheus_client.core import (
 from prometheus_client.exposition import generate_latest
 from prometheus_client.registry import Collector
 
+from duplex.chat import Chat
 from duplex.metrics import Histogram, Metrics
 from duplex.version import VERSION
 from engine.api import EngineStats
@@ -47,6 +48,7 @@ def _collect(context: Context, engine: EngineStats | None) -> Iterator[Metric]:
         yield from _engine(engine)
     yield from _runtime(context.runtime.metrics)
     yield from _sessions(context)
+    yield from _chat(context.runtime.chat, engine)
     yield from _sockets(context)
 
 
@@ -91,6 +93,23 @@ def _runtime(metrics: Metrics) -> Iterator[Metric]:
     yield _histogram("step_seconds", "One step of the model.", metrics.step_s)
     yield _histogram("step_rows", "Rows in a step.", metrics.step_rows)
     yield _histogram("frame_seconds", "From a frame's feeding to its output.", metrics.frame_s)
+
+
+def _chat(chat: Chat, engine: EngineStats | None) -> Iterator[Metric]:
+    yield _gauge("chat_requests_active", "Chat requests under way.", chat.active)
+    yield _counter("chat_requests", "Chat requests admitted.", chat.admitted)
+    yield _labelled(
+        CounterMetricFamily, "chat_errors", "Chat requests refused or failed.", "code", chat.errors
+    )
+    if engine is not None:
+        jobs = GaugeMetricFamily(
+            "duplex_stage_jobs", "What is with each stage.", labels=["stage", "state"]
+        )
+        for stage in engine.stages:
+            jobs.add_metric([stage.stage, "waiting"], stage.waiting)
+            jobs.add_metric([stage.stage, "running"], stage.running)
+            jobs.add_metric([stage.stage, "unread"], stage.unread)
+        yield jobs
 
 
 def _sessions(context: Context) -> Iterator[Metric]:

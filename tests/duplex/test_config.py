@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from duplex.config import CONFIG_FILE_ENV, ConfigError, ServeConfig, load_config
 from duplex.defaults import DEFAULT_MODEL
 from engine.api import EngineConfig
+from engine.stages.config import StageConfig
 
 KEY = "correct-horse-battery"
 
@@ -81,6 +82,11 @@ def test_sizes_may_have_units(tmp_path):
         ({}, {}, "ice_servers: [{urls: 'http://a'}]", "is no ICE server"),
         ({}, {}, "ice_servers: [{urls: []}]", "ice_servers:"),
         ({}, {}, "ice_servers: [{url: 'stun:a'}]", "ice_servers:"),
+        ({}, {"DUPLEX_CHAT": "parrot"}, "", "DUPLEX_CHAT: expected a JSON object"),
+        ({}, {}, "chat: {stages: {a: {kind: echo}}}", "chat: model: Field required"),
+        ({}, {}, "chat: {model: m, stages: {a: {kind: echo, fin: 1}}}", "stages.a.fin: unknown"),
+        ({}, {}, "chat: {model: m, stages: {a: {kind: x, final: true}}}", "stages.a.kind: unknown"),
+        ({}, {}, "chat: {model: m, stages: {}}", "chat: stages: a pipeline has at least one"),
     ],
 )
 def test_errors_name_the_field_and_its_place(tmp_path, options, environ, yaml, named):
@@ -121,6 +127,16 @@ def test_ice_servers_come_from_yaml_or_as_json(tmp_path):
     assert "c-c-c" not in repr(server)
     json = '[{"urls": ["stun:a", "stuns:b"]}]'
     assert load(DUPLEX_ICE_SERVERS=json).ice_servers[0].urls == ("stun:a", "stuns:b")
+
+
+def test_chat_is_told_to_the_engine(tmp_path):
+    yaml = "chat:\n  model: m\n  stages:\n    a: {kind: echo, final: true, options: {step_ms: 2}}\n"
+    chat = load(file=write(tmp_path / "c.yaml", yaml)).engine().chat
+    assert (chat.model, chat.max_requests) == ("m", 64)
+    assert chat.stages == {"a": StageConfig(kind="echo", final=True, options={"step_ms": 2})}
+    json = '{"model": "m", "stages": {"a": {"kind": "echo", "final": true}}}'
+    assert load(DUPLEX_CHAT=json).engine().chat.model == "m"
+    assert load().engine().chat is None
 
 
 def test_errors_do_not_show_keys():
