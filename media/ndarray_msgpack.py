@@ -201,8 +201,8 @@ def _read_scalar(fields: dict[str, Value]) -> np.generic[Any]:
             scalar = np.array(value, dtype)
         except FloatingPointError as error:
             raise CodecError(f"{value!r} does not fit {dtype.str}") from error
-    if dtype.kind in "US" and scalar.item() != value:
-        raise CodecError(f"{dtype.str} is too short for its text")
+    if dtype.kind in "iuUS" and scalar.item() != value:  # cut off, or in NumPy 1 wrapped around
+        raise CodecError(f"{value!r} does not fit {dtype.str}")
     return cast("np.generic[Any]", scalar[()])
 
 

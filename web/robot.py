@@ -193,10 +193,11 @@ class RobotConnection:
                 if message is None:
                     break
                 receiving = self._receive()
-                answer = await self._ask(message, receiving)
+                answer, arrived = await self._ask(message, receiving), message.arrived
+                del message  # as large as its observation
                 if answer is None:
                     break
-                if not await self._tell(answer, message.arrived):
+                if not await self._tell(answer, arrived):
                     return WSCloseCode.INTERNAL_ERROR
             return WSCloseCode.OK
         finally:

@@ -49,7 +49,7 @@ class RobotPolicy:
         backoff: Backoff | None = None,
     ) -> None:
         self._start = json.dumps({"policy": name, "options": dict(options)}).encode()
-        self._python = str(python) if python else sys.executable
+        self._python = str(python.expanduser()) if python else sys.executable
         self._backoff = backoff or Backoff()
         self._worker: _Worker | None = None
         self._keeper: asyncio.Task[None] | None = None

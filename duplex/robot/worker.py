@@ -55,10 +55,7 @@ class Worker:
             while self._batch and len(self._batch) < self._policy.max_batch and self._port.waiting:
                 if not self._take(self._port.receive()):
                     return
-            batch, self._batch = self._batch, []
-            outcomes = self._policy.run([request for _, request in batch])
-            for (asked, _), outcome in zip(batch, outcomes, strict=True):
-                self._port.send(_answer(asked, outcome))
+            self._infer()
 
     def _take(self, message: Message) -> bool:
         """Takes in a message; False if it is the last."""
@@ -84,6 +81,13 @@ class Worker:
         else:
             self._batch.append((message, request))
         return True
+
+    def _infer(self) -> None:
+        """Answers those that wait, and forgets what they sent."""
+        batch, self._batch = self._batch, []
+        outcomes = self._policy.run([request for _, request in batch])
+        for (asked, _), outcome in zip(batch, outcomes, strict=True):
+            self._port.send(_answer(asked, outcome))
 
     def _end_state(self, session: RobotSession) -> None:
         state = session.take_ended()

@@ -1,5 +1,6 @@
 """Policies for the tests, which run in processes of their own."""
 
+import importlib
 import os
 import sys
 import time
@@ -30,6 +31,8 @@ class Policy:
                 gate.with_suffix(".waiting").touch()
                 while not gate.exists():
                     time.sleep(0.001)
+            case "import":
+                importlib.import_module(obs["module"])
             case "give nothing":
                 return None
         size = sum(value.nbytes for value in obs.values() if isinstance(value, np.ndarray))

@@ -194,12 +194,19 @@ def other_python(tmp_path):
     return tmp_path / "venv/bin/python"
 
 
-async def test_a_policy_runs_in_another_interpreter_without_our_packages(other_python):
+@pytest.mark.parametrize("plain", ["", "1"])
+async def test_a_policy_runs_in_another_interpreter_without_our_packages(
+    other_python, monkeypatch, plain
+):
+    monkeypatch.setenv("MSGPACK_PUREPYTHON", plain)  # as where our compiled part doesn't fit
     async with running(python=other_python) as policy:
         link = policy.connect()
         assert unpackb(link.metadata)["python"] == str(other_python)
         said = await reply(link, image=np.zeros((64, 64, 3), np.uint8), prompt="go")
         assert said["size"] == 64 * 64 * 3
+        assert (await link.ask(b"\xdd\xff\xff\xff\xff", 0.0, None)).kind is Kind.INVALID
+        message = await answer(link, do="import", module="aiohttp")
+        assert message.kind is Kind.FAILED
 
 
 async def test_an_interpreter_without_numpy_says_so(other_python):
@@ -208,6 +215,38 @@ async def test_an_interpreter_without_numpy_says_so(other_python):
     with pytest.raises(EngineError, match=r"venv/bin/python can't run policies: No module named"):
         async with running(python=other_python):
             pass
+
+
+async def test_a_policy_ends_with_its_owner(tmp_path):
+    script = f"""
+import asyncio
+from duplex.robot.process import RobotPolicy
+
+async def main():
+    policy = RobotPolicy("{POLICIES}:Policy", {{}})
+    await policy.start()
+    print(policy.pid, flush=True)
+    await asyncio.Event().wait()
+
+asyncio.run(main())
+"""
+    owner = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-c", script), stdout=asyncio.subprocess.PIPE
+    )
+    pid = int(await owner.stdout.readline())
+    owner.kill()
+    await owner.wait()
+    async with asyncio.timeout(20):
+        while not _is_dead(pid):
+            await asyncio.sleep(0.01)
+
+
+def _is_dead(pid):
+    """Gone, or a zombie where no init asks how it ended."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except FileNotFoundError:
+        return True
 
 
 async def test_stopping_is_idempotent_and_needs_no_start():
