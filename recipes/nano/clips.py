@@ -61,7 +61,7 @@ def pack(part: Path, out: Path, kbps: int) -> None:
 
 
 def _read(path: str) -> Samples:
-    import soundfile
+    import soundfile  # type: ignore[import-not-found,unused-ignore]
 
     pcm: Samples = soundfile.read(path, dtype="int16")[0]
     return pcm
@@ -109,13 +109,22 @@ class Clips:
 
     @classmethod
     def load(cls, folder: Path, noise_seed: int = 0, natural_weight: int = 3) -> "Clips":
-        """Read a packed folder. Kokoro's clips, the most natural, are drawn more often."""
+        """Read a folder of packed parts, and of recordings as they are (npz).
+
+        Kokoro's clips, the most natural, are drawn more often.
+        """
         meta = [m for p in sorted(folder.glob("*.json")) for m in json.loads(p.read_text())]
         files = sorted({m["file"] for m in meta})
         with mp.get_context("fork").Pool(min(16, os.cpu_count() or 1)) as pool:
             decoded = pool.map(_read, [str(folder / f) for f in files], 1)
         audio = dict(zip(files, decoded, strict=True))
         parts = [audio[m["file"]][m["offset"] : m["offset"] + m["n"]] for m in meta]
+        for recording in sorted(folder.glob("*.npz")):
+            data = np.load(recording)
+            more = json.loads(str(data["meta"]))
+            ends = np.cumsum([m["n"] for m in more])
+            parts += np.split(data["pcm"], ends[:-1])
+            meta += more
         noise = noise_clips(noise_seed)
         meta += [{"engine": "noise", "intent": "noise", "text": "", "n": len(x)} for x in noise]
         parts += noise

@@ -37,7 +37,7 @@ class Codec(nn.Module):
         self._initialise()
 
     def _initialise(self) -> None:
-        """Unit gain and zero biases: otherwise biases drown the signal and latents are all alike."""
+        """Unit gain and zero biases: otherwise biases drown the signal and latents are alike."""
         for m in self.modules():
             if isinstance(m, CausalConv):
                 fan = m.weight_conv.in_channels * m.weight_conv.kernel_size[0]

@@ -21,6 +21,8 @@ FRAME = 1920
 SILENCE_FRAMES = 6
 VOICE_LEAST, VOICE_MOST = 20, 34
 NAMELESS_SHARE, BARE_SHARE = 0.33, 0.03
+STOP_SHARE = 0.4
+LABEL_S = 0.24
 REPLY_AFTER_S = (0.32, 0.42)
 CUT_AFTER_S = (0.13, 0.17)
 Placement = tuple[int, int, float, float, float]
@@ -67,17 +69,22 @@ class Planner:
         """Place a user clip; returns what it is and when it ends (seconds)."""
         group = ("noise",) if intent == "noise" else ("user", intent)
         clip = rng.choice(self.clips.groups[group])
-        rate = rng.uniform(0.88, 1.14)
+        rate = rng.uniform(0.85, 1.17)
         end = at + self.clips.length[clip] / rate / SAMPLE_RATE - 0.02
         d.user.append((clip, int(at * SAMPLE_RATE), rate, gain, -1))
         meta = self.clips.meta[clip]
         if intent != "noise":
             label = domain.INTENTS.index(intent)
             a, b = (domain.NO_NUMBER if v < 0 else v for v in (meta["a"], meta["b"]))
-            first = int(end / FRAME_S) + 1
-            for f in range(first, min(d.frames, first + 3)):
-                d.labels[f] = (label, a, b)
+            self._label(d, (label, a, b), end, end + LABEL_S)
         return meta, end
+
+    @staticmethod
+    def _label(d: Dialogue, label: tuple[int, int, int], start: float, end: float) -> None:
+        """Ask for what was heard in the frames after `start` up to `end` (seconds)."""
+        first = int(start / FRAME_S) + 1
+        for f in range(first, min(d.frames, max(first, int(end / FRAME_S) + 1))):
+            d.labels[f] = label
 
     def _speak(
         self, d: Dialogue, rng: random.Random, keys: list[tuple[str, str]], at: float, gap: float
@@ -157,12 +164,12 @@ class Planner:
             begin, end = spoken[0].start, spoken[-1].end
             long = end - begin
             draw, cut, quiet = rng.random(), None, end
-            if long > 0.9 and draw < (0.55 if intent in _LONG else 0.06):
+            if long > 0.9 and draw < (STOP_SHARE if intent in _LONG else 0.06):
                 _, said = self._say_user(d, rng, "stop", begin + rng.uniform(0.1, long - 0.7))
                 cut = said + rng.uniform(*CUT_AFTER_S)
                 cut = cut if cut < end else None
                 quiet = max(said, end if cut is None else cut)
-            elif intent in _LONG and long > 3 and draw < 0.65:
+            elif intent in _LONG and long > 3 and draw < STOP_SHARE + 0.08:
                 request = rng.choice(("plus", "minus", "repeat", "name", "count"))
                 at = begin + rng.uniform(0.3, long - 2.5)
                 pending = self._say_user(d, rng, request, at)
@@ -171,12 +178,14 @@ class Planner:
                 quiet = max(pending[1], end if cut is None else cut)
                 if cut is None:
                     pending = (pending[0], max(pending[1], end - REPLY_AFTER_S[0]))
-            elif long > 1.2 and draw > 0.62:
+            elif long > 1.2 and draw > 0.6:
                 kind = rng.choice(("back", "back", "noise"))
                 at = begin + rng.uniform(0.1, long - 0.6)
                 _, said = self._say_user(d, rng, kind, at, rng.uniform(0.4, 1.0))
                 quiet = max(end, said)
-            self._commit(d, spoken, cut)
+            said_until = self._commit(d, spoken, cut)
+            asked = d.labels[min(d.frames - 1, int(heard / FRAME_S) + 1)]
+            self._label(d, asked, heard, said_until)
             t = quiet + (rng.uniform(0.4, 1.6) if rng.random() < 0.9 else rng.uniform(1.6, 5.0))
         return d
 

@@ -8,6 +8,7 @@ frame i gives is heard while frame i + 1 is spoken, so the model's delay counts 
 import asyncio
 import json
 import re
+import sys
 import wave
 from collections import defaultdict
 from dataclasses import asdict, dataclass, field
@@ -21,12 +22,11 @@ from numpy.typing import NDArray
 from engine.api import EngineConfig, Frame, OpenParams
 from engine.inprocess import InProcessEngine
 from engine.registry import build_model
-from media.files import read_audio
 
 LOUD = 10 ** (-42 / 20)
 WINDOW_S = 0.02
 STOP_LIMIT_S = 0.5
-QUIET_S, MOST_EXTRA_S = 3.0, 30.0
+QUIET_S, MOST_EXTRA_S = 2.0, 30.0
 Pcm = NDArray[np.float32]
 
 
@@ -47,7 +47,7 @@ class Reply:
         n = int(WINDOW_S * self.rate)
         frames = self.pcm[: len(self.pcm) // n * n].reshape(-1, n)
         loud = np.flatnonzero(np.sqrt((frames**2).mean(1)) > LOUD)
-        return (loud[0] * WINDOW_S, (loud[-1] + 1) * WINDOW_S) if len(loud) else None
+        return (float(loud[0]) * WINDOW_S, float(loud[-1] + 1) * WINDOW_S) if len(loud) else None
 
 
 @dataclass
@@ -67,11 +67,10 @@ def judge(case: dict[str, Any], reply: Reply) -> Verdict:
     kind, spans = case["kind"], reply.loud_spans()
     verdict = Verdict(case["wav"], kind, False, reply.text, case.get("expect", ""))
     if kind == "stop":
-        begun = spans is not None and spans[0] < case["stop_end_s"] and bool(reply.text)
+        begun = spans is not None and spans[0] < case["stop_end_s"] and reply.text != ""
         if spans is not None:
-            verdict.latency_s = round(spans[1] - case["stop_end_s"], 3)
-        verdict.right = begun and spans is not None and verdict.latency_s is not None
-        verdict.right = verdict.right and (verdict.latency_s or 0) <= STOP_LIMIT_S
+            verdict.latency_s = round(float(spans[1]) - case["stop_end_s"], 3)
+        verdict.right = begun and (verdict.latency_s or 0) <= STOP_LIMIT_S
     elif kind == "silent":
         verdict.right = not reply.text and spans is None
     else:
@@ -136,7 +135,9 @@ class Talker:
 async def evaluate(
     folder: Path, model: str, threads: int, together: int, save: Path | None
 ) -> list[Verdict]:
-    """Run every case of a folder."""
+    """Run every case of a folder; the wrong ones are told on stderr as they come."""
+    from media.files import read_audio
+
     cases = json.loads((folder / "cases.json").read_text())
     talker = Talker(model, threads, together)
     await talker.start()
@@ -148,7 +149,10 @@ async def evaluate(
             reply = await talker.talk(read_audio(str(folder / case["wav"]), rate))
             if save is not None:
                 write_wav(save / Path(case["wav"]).with_suffix(".wav").name, reply)
-            return judge(case, reply)
+            verdict = judge(case, reply)
+            if not verdict.right:
+                print(describe(verdict), file=sys.stderr, flush=True)
+            return verdict
 
     verdicts = await asyncio.gather(*(run(case) for case in cases))
     await talker.stop()
@@ -163,8 +167,14 @@ def write_wav(path: Path, reply: Reply) -> None:
         w.writeframes((reply.pcm * 32767).astype(np.int16).tobytes())
 
 
-def report(verdicts: list[Verdict], show_wrong: bool) -> list[str]:
-    """A line a kind, stop latencies, the cases that went wrong and the total."""
+def describe(v: Verdict) -> str:
+    """One line about a case."""
+    late = f", {v.latency_s} s" if v.latency_s is not None else ""
+    return f"{v.wav}: heard {v.heard!r}, expected {v.expect!r}{late}"
+
+
+def report(verdicts: list[Verdict]) -> list[str]:
+    """A line a kind, stop latencies and the total."""
     by_kind: dict[str, list[Verdict]] = defaultdict(list)
     for v in verdicts:
         by_kind[v.kind].append(v)
@@ -176,13 +186,6 @@ def report(verdicts: list[Verdict], show_wrong: bool) -> list[str]:
             p50, p95 = np.percentile(np.array(late, float), [50, 95])
             line += f"  latency p50 {p50:.2f} s, p95 {p95:.2f} s"
         lines.append(line)
-    if show_wrong:
-        lines += [
-            f"  wrong: {v.wav} heard {v.heard!r}, expected {v.expect!r}"
-            + (f", {v.latency_s} s" if v.latency_s is not None else "")
-            for v in verdicts
-            if not v.right
-        ]
     lines.append(f"overall {sum(v.right for v in verdicts)}/{len(verdicts)}")
     return lines
 
@@ -192,7 +195,6 @@ def main(
     *,
     model: Annotated[str, typer.Option(help="packaged model or directory")] = "nano",
     as_json: Annotated[bool, typer.Option("--json", help="print verdicts as JSON")] = False,
-    wrong: Annotated[bool, typer.Option(help="list the cases that went wrong")] = False,
     threads: int = 2,
     together: Annotated[int, typer.Option(help="sessions at a time, for a quick look")] = 1,
     save: Annotated[Path | None, typer.Option(help="write the replies here as WAV")] = None,
@@ -203,7 +205,7 @@ def main(
     verdicts = asyncio.run(evaluate(folder, model, threads, together, save))
     if save is not None:
         (save / "verdicts.json").write_text(json.dumps([asdict(v) for v in verdicts], indent=1))
-    lines = report(verdicts, wrong)
+    lines = report(verdicts)
     if as_json:
         print(json.dumps({"cases": [asdict(v) for v in verdicts]}))
         print(lines[-1])

@@ -122,7 +122,7 @@ class DepthLayer(nn.Module):
         self.gating = nn.ModuleList(Gating(c.depth_dim, c.depth_feedforward) for _ in range(sets))
 
     def _scheduled(self, modules: nn.ModuleList, x: Tensor) -> Tensor:
-        """Apply each step's module to its slice of [n, steps, dim] (runs of equal steps at once)."""
+        """Apply each step's module to its slice of [n, steps, dim], runs of equal steps at once."""
         parts, start = [], 0
         for step in range(1, len(self.schedule) + 1):
             if step == len(self.schedule) or self.schedule[step] != self.schedule[start]:
@@ -132,7 +132,7 @@ class DepthLayer(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         qkv = self._scheduled(cast(nn.ModuleList, self.self_attn.in_projs), self.norm1(x))
-        q, k, v = qkv.unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
+        q, k, v = qkv.view(*qkv.shape[:-1], 3, self.heads, -1).permute(2, 0, 3, 1, 4)
         y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
         y = y.transpose(1, 2).flatten(2)
         x = x + self._scheduled(cast(nn.ModuleList, self.self_attn.out_projs), y)
@@ -173,7 +173,7 @@ class LanguageModel(nn.Module):
                 nn.init.normal_(p, std=0.02)
 
     def hidden(self, text: Tensor, audio: Tensor) -> Tensor:
-        """Input columns: text [batch, time], audio [batch, 16, time] -> normed [batch, time, dim]."""
+        """Text [batch, time], audio [batch, 16, time] by column -> normed [batch, time, dim]."""
         x = self.text_emb(text)
         for k, table in enumerate(self.emb):
             x = x + table(audio[:, k])

@@ -83,7 +83,8 @@ class CausalConv(nn.Module):
         return self._conv[0]
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.weight_conv(F.pad(x, (self._pad, 0), mode=self._mode))
+        out: Tensor = self.weight_conv(F.pad(x, (self._pad, 0), mode=self._mode))
+        return out
 
 
 class CausalUpconv(nn.Module):
@@ -104,7 +105,8 @@ class CausalUpconv(nn.Module):
         return self._conv[0]
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.weight_conv(x)[..., : -self._trim]
+        out: Tensor = self.weight_conv(x)[..., : -self._trim]
+        return out
 
 
 class Residual(nn.Module):
@@ -152,7 +154,7 @@ def rope(x: Tensor, positions: Tensor, period: float = 10_000.0) -> Tensor:
     steps = torch.arange(half, device=x.device, dtype=torch.float32)
     angle = positions.float()[:, None] * period ** (-steps / half)
     cos, sin = angle.cos(), angle.sin()
-    a, b = x.float().unflatten(-1, (half, 2)).unbind(-1)
+    a, b = x.float().view(*x.shape[:-1], half, 2).unbind(-1)
     rotated = torch.stack([a * cos - b * sin, a * sin + b * cos], -1)
     return rotated.flatten(-2).to(x.dtype)
 

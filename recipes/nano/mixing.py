@@ -9,6 +9,7 @@ from torch import Tensor
 
 from recipes.nano.clips import SAMPLE_RATE, Clips
 
+CURVE_TERMS, CURVE_DB = 6, 2.0  # a random smooth response: cosines over the octaves, in dB
 NO_PLACEMENTS = torch.zeros(0, 6, dtype=torch.float64)
 
 
@@ -31,7 +32,7 @@ class ClipBank:
         cut = placements[:, 5] >= 0
         length = torch.where(cut, torch.minimum(full, placements[:, 5].long()), full)
         zero, one = torch.zeros((), device=device), torch.ones((), device=device)
-        for order in length.argsort().split(128):
+        for order in torch.split(length.argsort(), 128):
             width = int(length[order[-1]]) + 1
             if width < 2:
                 continue
@@ -74,18 +75,47 @@ def coloured_noise(rows: int, samples: int, device: torch.device) -> Tensor:
     bins = torch.arange(spectrum.shape[1], device=device).clamp(min=8).float() / 100
     slope = torch.empty(rows, 1, device=device).uniform_(0, 1)
     x = torch.fft.irfft(spectrum * bins**-slope, n)[:, :samples]
-    return x / x.pow(2).mean(1, keepdim=True).sqrt()
+    unit: Tensor = x / x.pow(2).mean(1, keepdim=True).sqrt()
+    return unit
+
+
+def bend_formants(x: Tensor, factor: Tensor) -> Tensor:
+    """Move each row's spectral envelope by `factor` [rows, 1] and leave its pitch: other throats.
+
+    The envelope is the low-quefrency part of the log spectrum. `x` is [rows, samples].
+    """
+    n_fft, hop, quefrencies = 1024, 256, 48
+    window = torch.hann_window(n_fft, device=x.device)
+    spectrum = torch.stft(x, n_fft, hop, window=window, return_complex=True)
+    log = (spectrum.abs() + 1e-4).log()
+    cepstrum = torch.fft.irfft(log, n_fft, dim=1)
+    cepstrum[:, quefrencies : n_fft - quefrencies + 1] = 0
+    envelope = torch.fft.rfft(cepstrum, n_fft, dim=1).real
+    bins = envelope.shape[1]
+    source = (torch.arange(bins, device=x.device) / factor).clamp(max=bins - 1)
+    low = source.floor().long()
+    part = (source - low)[..., None]
+
+    def at(index: Tensor) -> Tensor:
+        return envelope.gather(1, index[..., None].expand(-1, -1, envelope.shape[2]))
+
+    moved = at(low) * (1 - part) + at((low + 1).clamp(max=bins - 1)) * part
+    gain = (moved - envelope).clamp(-3, 3).exp()
+    return torch.istft(spectrum * gain, n_fft, hop, window=window, length=x.shape[1])
 
 
 def augment(
     x: Tensor,
+    *,
     reverb: float = 0.4,
     noise: float = 0.7,
     tilt: float = 0.5,
+    colour: float = 0.5,
+    throats: float = 0.5,
     noise_db: tuple[float, float] = (-75, -32),
     gain_db: tuple[float, float] = (-20, 3),
 ) -> Tensor:
-    """A person's microphone: spectral tilt, band limit, short reverb, gain, steady noise.
+    """A person and a microphone: formants, tilt, coloration, band limit, room, gain, noise.
 
     `x` is [rows, samples]; the first numbers are the share of rows that get each.
     """
@@ -98,11 +128,17 @@ def augment(
     def chance(p: float) -> Tensor:
         return (torch.rand(rows, 1, device=device) < p).float()
 
+    bent = bend_formants(x, uniform(0.84, 1.19))
+    x = torch.where(chance(throats) > 0, bent, x)
     tail = 8192
     n = _fft_size(samples + tail)
     spectrum = torch.fft.rfft(x, n)
     hz = torch.arange(spectrum.shape[1], device=device) / n * SAMPLE_RATE
     response = (hz.clamp(min=60) / 1000) ** (uniform(-0.35, 0.35) * chance(tilt))
+    curve = torch.randn(rows, CURVE_TERMS, device=device) * CURVE_DB * chance(colour)
+    octave = (hz.clamp(min=60) / 60).log2()
+    turns = torch.arange(1, CURVE_TERMS + 1, device=device)[:, None] * octave / octave[-1]
+    response = response * 10 ** (curve @ torch.cos(torch.pi * turns) / 20)
     corner = torch.where(chance(0.3) > 0, uniform(3000, 8000), uniform(20_000, 30_000))
     response = response / (1 + (hz / corner) ** 4).sqrt()
     t = torch.arange(tail, device=device) / SAMPLE_RATE
@@ -112,4 +148,5 @@ def augment(
     room[:, 0] += 1
     wet = torch.fft.irfft(spectrum * response * torch.fft.rfft(room, n), n)[:, :samples]
     hiss = coloured_noise(rows, samples, device) * 10 ** (uniform(*noise_db) / 20) * chance(noise)
-    return (wet * 10 ** (uniform(*gain_db) / 20) + hiss).clamp(-1, 1)
+    out: Tensor = (wet * 10 ** (uniform(*gain_db) / 20) + hiss).clamp(-1, 1)
+    return out

@@ -11,6 +11,7 @@ from recipes.nano.mimi import MimiConfig
 
 DECAY = 0.98
 DEAD_USAGE = 0.35
+BOOK_DROP = 0.15
 
 
 class Codebook(nn.Module):
@@ -103,12 +104,12 @@ class SplitQuantizer(nn.Module):
     def forward(
         self, z: Tensor, *, bypass: bool = False, seed: bool = False, revive: bool = False
     ) -> Quantised:
-        """`z` is [batch, dim, time]. In training half of the rows keep only some acoustic books."""
+        """`z` is [batch, dim, time]. In training a few rows keep only some acoustic books."""
         batch = len(z)
         keep = torch.full((batch, 1, 1), self.n_q - 1, device=z.device)
         if self.training:
             some = torch.randint(1, self.n_q, (batch, 1, 1), device=z.device)
-            keep = torch.where(torch.rand(batch, 1, 1, device=z.device) < 0.5, some, keep)
+            keep = torch.where(torch.rand(batch, 1, 1, device=z.device) < BOOK_DROP, some, keep)
         commitment = torch.zeros((), device=z.device)
         codes, branches = [], []
         for branch in (self.rvq_first, self.rvq_rest):
@@ -141,6 +142,6 @@ class SplitQuantizer(nn.Module):
         for branch in (self.rvq_first, self.rvq_rest):
             books = cast("list[Codebook]", list(branch.books))
             total = sum((b.embedding[rows.pop(0)] for b in books), start=torch.zeros(()))
-            latent = branch.expand(cast(Tensor, total))
+            latent = branch.expand(total)
             out = latent if out is None else out + latent
         return cast(Tensor, out)

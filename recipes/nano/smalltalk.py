@@ -50,7 +50,8 @@ _VERBS = (
 )  # fmt: skip
 _OBJECTS = (
     "a red bicycle", "the letter", "an old house", "the garden", "a bowl of soup", "some flowers",
-    "the newspaper", "a wooden chair", "the blue car", "a loaf of bread", "the radio", "a photograph",
+    "the newspaper", "a wooden chair", "the blue car", "a loaf of bread", "the radio",
+    "a photograph",
     "the kitchen window", "a heavy box", "the green jacket", "a long story",
 )  # fmt: skip
 _WHEN = ("", "", " yesterday", " last week", " in the morning", " at night", " again", " for me")

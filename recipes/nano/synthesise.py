@@ -5,6 +5,7 @@ Parts: `agent` (two voices, every reply, with word onsets), `fast` (espeak-ng, f
 """
 
 import json
+import math
 import random
 import time
 from dataclasses import asdict
@@ -56,7 +57,13 @@ def _punctuated(request: domain.Request, rng: random.Random) -> str:
 
 
 def record_users(
-    out: Recorder, name: str, speak: Speak, rng: random.Random, count: int, limit_s: float
+    out: Recorder,
+    name: str,
+    speak: Speak,
+    rng: random.Random,
+    *,
+    count: int,
+    limit_s: float = math.inf,
 ) -> None:
     """Draw `count` requests (fewer if the time is up) and have an engine say them."""
     start = time.monotonic()
@@ -117,10 +124,19 @@ def fast(out: Path, scale: float = 1.0, seed: int = 100) -> None:
     """Record users with espeak-ng, flite and hibari (minutes)."""
     out.mkdir(parents=True, exist_ok=True)
     rng, clips = random.Random(seed), Recorder()
-    record_users(clips, "hibari", Hibari(out), rng, int(3600 * scale), 1e9)
-    record_users(clips, "espeak", espeak, rng, int(4400 * scale), 1e9)
-    record_users(clips, "flite", flite, rng, int(1000 * scale), 1e9)
+    record_users(clips, "hibari", Hibari(out), rng, count=int(3600 * scale))
+    record_users(clips, "espeak", espeak, rng, count=int(4400 * scale))
+    record_users(clips, "flite", flite, rng, count=int(1000 * scale))
     clips.save(out / "fast.npz")
+
+
+@app.command("hibari")
+def hibari_command(out: Path, count: int = 4000, seed: int = 400) -> None:
+    """Record more users with hibari alone."""
+    out.mkdir(parents=True, exist_ok=True)
+    clips = Recorder()
+    record_users(clips, "hibari", Hibari(out), random.Random(seed), count=count)
+    clips.save(out / "hibari.npz")
 
 
 @app.command()
@@ -134,7 +150,8 @@ def kokoro(
     """Record users with Kokoro (about a second of CPU a clip)."""
     out.mkdir(parents=True, exist_ok=True)
     clips = Recorder()
-    record_users(clips, "kokoro", Kokoro(voices), random.Random(seed), count, minutes * 60)
+    rng = random.Random(seed)
+    record_users(clips, "kokoro", Kokoro(voices), rng, count=count, limit_s=minutes * 60)
     clips.save(out / "kokoro.npz")
 
 

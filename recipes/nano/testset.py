@@ -112,7 +112,12 @@ class Maker:
         track = np.zeros(int((lead + reply + 1.5) * SAMPLE_RATE) + len(said), np.float32)
         at = int(lead * SAMPLE_RATE)
         track[at : at + len(said)] += said
-        case = {"kind": kind, "text": request.text, "engine": label, "expect": expected(request)}
+        case: dict[str, Any] = {
+            "kind": kind,
+            "text": request.text,
+            "engine": label,
+            "expect": expected(request),
+        }
         if kind in ("stop", "goon"):
             word = rng.choice(STOPS if kind == "stop" else BACKCHANNELS)
             cut_in = self.speak(engine, word)

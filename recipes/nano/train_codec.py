@@ -27,6 +27,7 @@ from recipes.nano.codec import HOP, Codec
 from recipes.nano.losses import (
     CharacterHead,
     Discriminators,
+    EnvelopeLoss,
     MelLoss,
     adversarial_losses,
     character_loss,
@@ -37,7 +38,8 @@ from recipes.nano.weights import load_parts, save_parts
 
 console = Console(width=160)
 WINDOW = 28 * HOP
-AGENT_SHARE, USER_SHARE = 0.42, 0.48
+AGENT_SHARE, USER_SHARE = 0.5, 0.42
+USER_WEIGHT = 0.3  # of people in the mel loss: what matters of them is what they say
 CRITIC_WINDOW, CRITIC_ROWS = 8 * HOP, 16
 SKIPS = (0, 0, 2, 5)  # frames into the stream at which the decoder starts afresh
 
@@ -98,15 +100,17 @@ class Windows:
             self._plans.put(plan_windows(self._clips, rng, self._rows))
 
     @torch.no_grad()
-    def __iter__(self) -> Iterator[tuple[Tensor, list[str | None]]]:
+    def __iter__(self) -> Iterator[tuple[Tensor, list[str | None], Tensor]]:
+        """Yields audio [rows, 1, samples], texts and which rows are the agent [rows]."""
         device = self._bank.device
         while True:
             placements, texts, kinds = self._plans.get()
             table = torch.tensor(placements, dtype=torch.float64)
             clean = self._bank.place(table, self._rows, WINDOW)
-            agent = torch.tensor(kinds, device=device)[:, None] == 0
+            agent = torch.tensor(kinds, device=device) == 0
             level = 10 ** (torch.empty(self._rows, 1, device=device).uniform_(-3, 1) / 20)
-            yield torch.where(agent, clean * level, augment(clean))[:, None], texts
+            mixed = torch.where(agent[:, None], clean * level, augment(clean))
+            yield mixed[:, None], texts, agent
 
 
 class Trainer:
@@ -119,7 +123,7 @@ class Trainer:
         self.semantic = CharacterHead(c.codebook_dim).to(device)
         self.total = CharacterHead(c.dim).to(device)
         self.critics = Discriminators().to(device)
-        self.mel = MelLoss().to(device)
+        self.mel, self.envelope = MelLoss().to(device), EnvelopeLoss().to(device)
         heads = [*self.semantic.parameters(), *self.total.parameters()]
         self._weights = [*self.codec.parameters(), *heads]
         self._generator = torch.optim.AdamW(
@@ -134,15 +138,14 @@ class Trainer:
         return torch.autocast(self.device, torch.bfloat16, enabled=self.device == "cuda")
 
     def _fool(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-        """One critic step; returns the generator's adversarial and feature losses."""
+        """One critic step on some rows; returns the generator's adversarial and feature losses."""
         at = random.randrange(0, max(1, x.shape[-1] - CRITIC_WINDOW))
-        real = x[:CRITIC_ROWS, :, at : at + CRITIC_WINDOW]
-        fake = y[:CRITIC_ROWS, :, at : at + CRITIC_WINDOW]
+        real, fake = x[..., at : at + CRITIC_WINDOW], y[..., at : at + CRITIC_WINDOW]
         with self._autocast():
             judged = self.critics(real)
             loss = discriminator_loss(judged, self.critics(fake.detach()))
         self._critic.zero_grad(set_to_none=True)
-        loss.backward()
+        torch.autograd.backward(loss)
         nn.utils.clip_grad_norm_(self.critics.parameters(), 1.0)
         self._critic.step()
         self.critics.requires_grad_(False)
@@ -151,7 +154,9 @@ class Trainer:
         self.critics.requires_grad_(True)
         return fool, match
 
-    def step(self, x: Tensor, texts: list[str | None], progress: float) -> dict[str, float] | None:
+    def step(
+        self, x: Tensor, texts: list[str | None], agent: Tensor, progress: float
+    ) -> dict[str, float] | None:
         """Train on one batch at `progress` (0..1); every 100th step returns measurements."""
         s = self.schedule
         rate = s.rate * min(1, self.steps / 100 + 0.02)
@@ -172,16 +177,18 @@ class Trainer:
             for branch in (self.codec.quantizer.rvq_first, self.codec.quantizer.rvq_rest):
                 branch.norm.eval()
         y, target = y.float(), x[..., skip * HOP :]
-        mel = self.mel(target, y)
+        mel = self.mel(target, y, torch.where(agent, 1.0, USER_WEIGHT))
+        envelope = self.envelope(target[agent], y[agent])
         heard, heard_total = character_loss(semantic, texts), character_loss(total, texts)
-        loss = 15 * mel + heard + 0.5 * heard_total
+        loss = 15 * mel + 2 * envelope + heard + 0.5 * heard_total
         if not bypass:
             loss = loss + 0.3 * q.commitment
         if progress > s.critics:
-            fool, match = self._fool(target, y)
+            mine = agent.float().topk(min(CRITIC_ROWS, len(x))).indices
+            fool, match = self._fool(target[mine], y[mine])
             loss = loss + min(1.0, (progress - s.critics) / 0.06) * (fool + 4 * match)
         self._generator.zero_grad(set_to_none=True)
-        loss.backward()
+        torch.autograd.backward(loss)
         nn.utils.clip_grad_norm_(self._weights, 2.0)
         self._generator.step()
         self.steps += 1
@@ -189,7 +196,8 @@ class Trainer:
             return None
         books = [float(q.codes[:, k].unique().numel()) for k in (0, 1, 7)]
         return {
-            "mel": mel.item(), "ctc": heard.item(), "ctc_all": heard_total.item(),
+            "mel": mel.item(), "envelope": envelope.item(), "ctc": heard.item(),
+            "ctc_all": heard_total.item(),
             "commit": q.commitment.item(), "used0": books[0], "used1": books[1], "used7": books[2],
         }  # fmt: skip
 
@@ -215,10 +223,12 @@ def main(
     clips = Clips.load(clips_dir)
     schedule = Schedule()
     if start is not None:
-        schedule = Schedule(rate=4e-4, quantise=0, critics=0.02, freeze=0.6)
+        schedule = Schedule(rate=4e-4, quantise=0, critics=0.1, freeze=0.6)
     trainer = Trainer(device, schedule)
     if start is not None:
         trainer.codec.load_state_dict(load_parts(start, "codec", device))
+        trainer.semantic.load_state_dict(load_parts(start, "semantic_head", device))
+        trainer.total.load_state_dict(load_parts(start, "total_head", device))
         trainer._quantising = True
     windows = iter(Windows(clips, device, rows, seed))
     begin = time.monotonic()
@@ -233,6 +243,7 @@ def main(
                 console.print({k: round(v, 4) for k, v in row.items()})
     save_parts(trainer.codec.state_dict(), out, "codec")
     save_parts(trainer.semantic.state_dict(), out, "semantic_head")
+    save_parts(trainer.total.state_dict(), out, "total_head")
     (out / "codec_log.json").write_text(json.dumps(log))
     console.print(f"{trainer.steps} steps")
 

@@ -6,6 +6,7 @@ The first part of the time goes to short conversations, the rest to ones as long
 
 import json
 import math
+import multiprocessing as mp
 import os
 import random
 import time
@@ -32,8 +33,8 @@ from recipes.nano.weights import load_parts, save_parts
 
 console = Console(width=170)
 RATE, WARMUP = 1.2e-3, 400
-WORD_WEIGHT, PAD_WEIGHT = 4.0, 0.5
-AGENT_NOISE, USER_MASK, BOOK_DROP = 0.03, 0.05, 0.15
+WORD_WEIGHT, PAD_WEIGHT = 2.0, 0.5
+AGENT_NOISE, USER_MASK, BOOK_DROP = 0.03, 0.07, 0.3
 DEPTH_SHARE = 0.4
 FRESH_SHARE = 0.45
 LABEL_SIZES = (len(domain.INTENTS), domain.NO_NUMBER + 1, domain.NO_NUMBER + 1)
@@ -85,6 +86,12 @@ class LmTrainer:
             RATE, betas=(0.9, 0.95), fused=device == "cuda",
         )  # fmt: skip
         self.steps = 0
+
+    def load(self, folder: Path) -> None:
+        """Go on from saved weights; a label head that was not saved starts afresh."""
+        self.model.load_state_dict(load_parts(folder, "lm", self.device))
+        if (folder / "label_head-0.safetensors").exists():
+            self.label_head.load_state_dict(load_parts(folder, "label_head", self.device))
 
     def _autocast(self) -> AbstractContextManager[Any]:
         return torch.autocast(self.device, torch.bfloat16, enabled=self.device == "cuda")
@@ -156,7 +163,7 @@ class LmTrainer:
         with self._autocast():
             losses = self.losses(tokens)
         self._optimiser.zero_grad(set_to_none=True)
-        losses.total.backward()
+        torch.autograd.backward(losses.total)
         nn.utils.clip_grad_norm_(self._weights, 1.0)
         self._optimiser.step()
         self.steps += 1
@@ -181,6 +188,7 @@ def main(
     seconds: Annotated[float, typer.Option(help="training time, loading not counted")] = 300,
     workers: int = 12,
     seed: int = 1,
+    start: Annotated[Path | None, typer.Option(help="folder of a model to go on from")] = None,
     tiny: Annotated[bool, typer.Option(help="small batches, to try it on a CPU")] = False,
 ) -> None:
     """Train and save `OUT/lm-*.safetensors` (fp16) and `OUT/lm_log.json` (curves)."""
@@ -200,6 +208,8 @@ def main(
     codes = PromptCodes.measure(codec, device)
     render = Renderer(ClipBank(clips, device), codec, codes)
     trainer = LmTrainer(LmConfig(text_card=TextTokenizer(tokenizer).card), device)
+    if start is not None:
+        trainer.load(start)
     pools = [Pool(s.capacity) for s in stages]
     spent = {"fresh": 0.0, "train": 0.0}
     log: list[dict[str, Any]] = []
@@ -235,7 +245,9 @@ def main(
     save_file({"silence": codes.silence, "user": codes.user}, out / "prompt_codes.safetensors")
     (out / "lm_log.json").write_text(json.dumps(log))
     console.print(f"{trainer.steps} steps, {[p.made for p in pools]} conversations, {spent}")
-    os._exit(0)  # the planning workers have nothing to finish
+    for worker in mp.active_children():
+        worker.kill()  # they would plan on, and hold the terminal
+    os._exit(0)
 
 
 if __name__ == "__main__":

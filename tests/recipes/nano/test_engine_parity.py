@@ -26,8 +26,8 @@ def codec() -> Codec:
     torch.manual_seed(0)
     codec = Codec(MimiConfig(n_filters=4, dim=32, feedforward=64, context=20, codebook_dim=16))
     for branch in (codec.quantizer.rvq_first, codec.quantizer.rvq_rest):
-        branch.norm.running_mean.normal_()
-        branch.norm.running_var.uniform_(0.01, 0.1)
+        branch.norm.register_buffer("running_mean", torch.randn(16))
+        branch.norm.register_buffer("running_var", torch.rand(16) * 0.1 + 0.01)
     return codec.eval()
 
 
