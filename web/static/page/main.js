@@ -153,14 +153,16 @@ let calming = null;
 
 function showTalk(talk) {
   clearTimeout(calming);
-  const patience = ["listening", "hearing", "speaking", "both"].includes(talk) ? CALM_MS : 0;
-  calming = setTimeout(() => {
-    const [word, hint] = TALK[talk];
-    body.dataset.talk = talk;
-    const muted = body.hasAttribute("data-muted");
-    $("talk-state").textContent = word;
-    $("hint").textContent = muted && call ? "Your microphone is muted." : hint;
-  }, patience);
+  const flickers = ["listening", "hearing", "speaking", "both"].includes(talk);
+  if (flickers) calming = setTimeout(sayTalk, CALM_MS, talk);
+  else sayTalk(talk);
+}
+
+function sayTalk(talk) {
+  const [word, hint] = TALK[talk];
+  body.dataset.talk = talk;
+  $("talk-state").textContent = word;
+  $("hint").textContent = call && body.hasAttribute("data-muted") ? "Your microphone is muted." : hint;
 }
 
 function setMuted(muted) {
