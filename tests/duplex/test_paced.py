@@ -3,10 +3,11 @@
 import asyncio
 
 import numpy as np
-from running import F32, FRAME, audio_of, everything, noise, running, settled, until
+from running import F32, FRAME, audio_of, everything, noise, running, settled, until, waiting
 
 from duplex.commands import AppendPcm, BargeIn
-from duplex.events import Failed
+from duplex.events import Failed, OutputAudio, ResponseDone
+from duplex.session import Mode
 from duplex.settings import Settings
 from media.clock import VirtualClock
 
@@ -72,3 +73,17 @@ async def test_an_interrupt_reaches_the_transport_when_nothing_stale_is_left():
         assert left == [0]
         await session.close("client_close")
         assert not len(audio_of(await everything(session)))
+
+
+async def test_what_the_transport_takes_back_was_not_said():
+    async with running() as runtime:
+        session = runtime.create_session("sess_1", F32, Mode.TURNS, paced=True)
+        session.take_back = lambda: 60.0
+        await session.handle(AppendPcm(pcm=noise(3), rate=24_000))
+        await settled(session)
+        found = [event for event in await waiting(session) if isinstance(event, OutputAudio)]
+        assert len(found) == 3  # the transport has them all
+        await session.handle(BargeIn())
+        done = (await until(session, ResponseDone))[-1]
+        assert done.item.parts[0].audio_ms == 3 * 80 - 60
+        await session.close("client_close")

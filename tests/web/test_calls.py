@@ -236,6 +236,28 @@ async def test_without_a_slot_it_is_429_and_hanging_up_gives_one_back(start_serv
         await dial(server)
 
 
+async def test_a_call_is_a_connection_and_no_more_than_allowed(start_server, dial):
+    async with start_server(max_connections_per_client=1) as server:
+        caller = await dial(server)
+        status, error = await post(server, await offer_of(dial))
+        assert (status, error["code"]) == (429, "too_many_connections")
+        await caller.hang_up()
+        await all_free(server)
+        await dial(server)
+
+
+async def test_calls_one_after_the_other_leave_nothing(start_server, dial):
+    async with start_server(max_sessions=1) as server:
+        for _ in range(8):
+            caller = await dial(server, path=CALLS + "?duplex=1")
+            await caller.until("session.updated")
+            await caller.client.close()
+            await all_free(server, 1)
+        assert not server.runtime.sessions
+        ours = ("call-", "listen-", "speak-", "finish-", "clock-")
+        assert [t for t in asyncio.all_tasks() if t.get_name().startswith(ours)] == []
+
+
 async def test_a_caller_that_vanishes_gives_its_slot_back(start_server, dial):
     async with start_server(max_sessions=1) as server:
         caller = await dial(server)
