@@ -70,8 +70,17 @@ class Attachment:
 class Resumption:
     """The sessions of a server that can be resumed. `grace_s` 0 turns resume off."""
 
-    def __init__(self, clock: Clock, *, grace_s: float, journal_bytes: int = 4 << 20) -> None:
+    def __init__(
+        self,
+        clock: Clock,
+        *,
+        grace_s: float,
+        journal_bytes: int = 4 << 20,
+        on_hold: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`on_hold` is called when a session loses its socket, and so could yield its slot."""
         self.grace_s = grace_s
+        self._on_hold = on_hold
         self._clock = clock
         self._journal_bytes = journal_bytes
         self._attachments: dict[str, Attachment] = {}
@@ -109,6 +118,7 @@ class Resumption:
         self._held[session_id] = asyncio.create_task(
             self._keep(attachment), name=f"hold-{session_id}"
         )
+        self._on_hold()
 
     async def resume(
         self, session_id: str, token: str, last_seq: int

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Coroutine
+from contextlib import suppress
 from typing import Any
 
 from duplex.chat import Chat
@@ -37,6 +38,10 @@ from media.vad import Vad
 logger = logging.getLogger(__name__)
 
 _IDLE_CHECK_S = 1.0
+_SOON_S = 0.1
+"""So long a caller waits for a slot before it is refused: the one who has just left may not be
+seen off yet.
+"""
 _FEED_INTERVAL_S = 3e-5
 """Between two batches, for each live session; see `Runtime.feed`."""
 _MAX_FEED_INTERVAL_S = 0.006
@@ -63,7 +68,9 @@ class Runtime:
         self.draining = False
         self.session_drain_s = drain_s
         """How long a closing session may wait for the outputs of frames under way."""
-        self.resumption = Resumption(self.clock, grace_s=resume_grace_s)
+        self._freed = asyncio.Event()
+        """Set when a slot was given back, or could be now."""
+        self.resumption = Resumption(self.clock, grace_s=resume_grace_s, on_hold=self._freed.set)
         self._by_lease: dict[int, Session] = {}
         self._ready: list[Frame] = []
         self._next_feed = 0.0
@@ -187,6 +194,7 @@ class Runtime:
         """Gives a lease back; idempotent."""
         if self._by_lease.pop(lease.id, None) is not None:
             await self.engine.close(lease)
+            self._freed.set()
 
     def forget(self, session: Session) -> None:
         """Takes an ended session off the list."""
@@ -201,12 +209,20 @@ class Runtime:
         return task
 
     async def _take_slot(self, params: OpenParams) -> Lease:
+        waited = False
         while True:
+            self._freed.clear()
             try:
                 return await self.engine.open(params)
             except NoFreeSlot:
-                if not await self.resumption.yield_slot():
+                if await self.resumption.yield_slot():
+                    continue
+                if waited:
                     raise
+                waited = True
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(_SOON_S):
+                        await self._freed.wait()
 
     def _flush(self) -> None:
         frames, self._ready = self._ready, []

@@ -186,6 +186,29 @@ async def test_a_held_session_yields_its_slot():
         assert runtime.metrics.refused == {}
 
 
+@pytest.mark.parametrize("moment", range(0, 60, 6))
+@pytest.mark.parametrize("how", ["lost", "closed"])
+async def test_a_newcomer_waits_a_moment_for_the_slot_of_one_who_is_leaving(moment, how):
+    async with running(slots=1, resume_grace_s=30) as runtime:
+        attachment = attach(runtime, runtime.resumption)
+        socket = Socket()
+        socket.attach(runtime.resumption, attachment)
+        await attachment.session.handle(append(noise(1)))
+        newcomer = runtime.create_session("sess_2", F32)
+        opening = asyncio.create_task(newcomer.handle(append(noise(1))))
+        for _ in range(moment):
+            await asyncio.sleep(0)
+        if how == "lost":
+            await socket.cut()
+            runtime.resumption.hold(attachment)
+        else:
+            await attachment.session.close("client_close")
+            await socket.cut()
+        await opening
+        assert newcomer.opened
+        assert runtime.metrics.refused == {}
+
+
 @pytest.mark.parametrize("moment", range(12))
 async def test_a_held_session_ends_even_if_the_newcomer_leaves(moment):
     async with running(slots=1, resume_grace_s=30) as runtime:
