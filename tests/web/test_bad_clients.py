@@ -88,6 +88,27 @@ async def test_who_never_reads_is_cut_and_slows_nobody(start_server, call):
         assert counted == 1
 
 
+async def test_who_vanishes_is_held_and_makes_room_for_the_next(start_server, call):
+    async with start_server(resume_grace_s=30) as server, call(server) as other:
+        await other.configure()
+        for _ in range(40):
+            async with raw_socket(server) as (reader, writer):
+                writer.write(masked(UPDATE) + masked(APPEND) + masked(APPEND)[:500])
+                seen = b""
+                while b"response.output_audio.delta" not in seen:
+                    data = await reader.read(1 << 16)
+                    assert data, seen
+                    seen += data
+        await other.converse(5)
+        await other.send("session.close")
+        assert await other.close_code() == 1000
+        closed = server.runtime.metrics.sessions_closed
+        assert closed.keys() == {"yielded", "client_close"}
+        assert closed["yielded"] == 39
+        await server.runtime.resumption.close()
+        await end(server)
+
+
 async def test_a_half_open_connection_is_noticed(start_server):
     async with (
         start_server(heartbeat_s=0.1) as server,
