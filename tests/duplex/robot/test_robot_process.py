@@ -217,16 +217,18 @@ async def test_an_interpreter_without_numpy_says_so(other_python):
             pass
 
 
-async def test_a_policy_ends_with_its_owner(tmp_path):
+async def test_a_policy_ends_with_its_owner_even_while_it_thinks(tmp_path):
+    gate = tmp_path / "gate"
     script = f"""
 import asyncio
 from duplex.robot.process import RobotPolicy
+from media.ndarray_msgpack import packb
 
 async def main():
     policy = RobotPolicy("{POLICIES}:Policy", {{}})
     await policy.start()
     print(policy.pid, flush=True)
-    await asyncio.Event().wait()
+    await policy.connect().ask(packb({{"do": "wait", "gate": "{gate}"}}), 0.0, None)
 
 asyncio.run(main())
 """
@@ -234,6 +236,7 @@ asyncio.run(main())
         *(sys.executable, "-c", script), stdout=asyncio.subprocess.PIPE
     )
     pid = int(await owner.stdout.readline())
+    await waiting(gate.with_suffix(".waiting"))
     owner.kill()
     await owner.wait()
     async with asyncio.timeout(20):
