@@ -79,8 +79,7 @@ class EnvelopeLoss(nn.Module):
             return_complex=True,
         )  # fmt: skip
         power = cast(Tensor, self.bands) @ spectrum.abs().pow(2)
-        segments: Tensor = (power + 1e-6).sqrt().unfold(-1, self.FRAMES, self.STEP)
-        return segments
+        return (power + 1e-6).sqrt().unfold(-1, self.FRAMES, self.STEP)
 
     def forward(self, x: Tensor, y: Tensor) -> Tensor:
         """`x` is the original, `y` what came out; returns a scalar between 0 and 2."""
@@ -89,7 +88,8 @@ class EnvelopeLoss(nn.Module):
         heard = (level > level.amax(1, keepdim=True) * 1e-4).float()[:, None]
         a, b = a - a.mean(-1, keepdim=True), b - b.mean(-1, keepdim=True)
         match = (a * b).sum(-1) / (a.norm(dim=-1) * b.norm(dim=-1) + 1e-3)
-        return ((1 - match) * heard).sum() / (heard.sum() * a.shape[1]).clamp(min=1)
+        apart: Tensor = (1 - match) * heard
+        return apart.sum() / (heard.sum() * a.shape[1]).clamp(min=1)
 
 
 class StftDiscriminator(nn.Module):

@@ -97,7 +97,8 @@ def bend_formants(x: Tensor, factor: Tensor) -> Tensor:
     part = (source - low)[..., None]
 
     def at(index: Tensor) -> Tensor:
-        return envelope.gather(1, index[..., None].expand(-1, -1, envelope.shape[2]))
+        shifted: Tensor = envelope.gather(1, index[..., None].expand(-1, -1, envelope.shape[2]))
+        return shifted
 
     moved = at(low) * (1 - part) + at((low + 1).clamp(max=bins - 1)) * part
     gain = (moved - envelope).clamp(-3, 3).exp()
