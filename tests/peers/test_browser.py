@@ -19,6 +19,7 @@ import pytest
 from engine.tiny import write_tiny
 from media.formats import AudioFormat, decode
 from recipes.bench.chromium import ALLOW_MICROPHONE, chromium
+from tests.listening import likeness
 
 ROOT = Path(__file__).parents[2]
 RATE = 24_000
@@ -115,17 +116,6 @@ async def record(page, seconds):
     return decode(AudioFormat.PCM16, base64.b64decode(text))
 
 
-def likeness(heard, said):
-    """The best correlation of what was heard with any place of what was said, over and over."""
-    said = np.tile(said, 1 + -(-len(heard) // len(said)))
-    size = 1 << (len(said) + len(heard)).bit_length()
-    cross = np.fft.irfft(np.fft.rfft(said, size) * np.conj(np.fft.rfft(heard, size)), size)
-    places = len(said) - len(heard)
-    power = np.concatenate(([0.0], np.cumsum(said.astype(np.float64) ** 2)))
-    energy = np.sqrt(power[len(heard) :][: places + 1] - power[: places + 1])
-    return float(np.max(cross[: places + 1] / (energy * np.linalg.norm(heard) + 1e-6)))
-
-
 def rms(pcm):
     return float(np.sqrt(np.mean(np.square(pcm))))
 
@@ -165,7 +155,7 @@ async def test_a_call_to_echo_over_webrtc(start_process, browse, voice, all_free
             await page.click("#talk")
             await page.until(TALKING)
             heard = await until_loud(page)
-            assert likeness(heard, voice[1]) > 0.8
+            assert likeness(heard, voice[1], RATE) > 0.8
             await page.until("document.body.dataset.talk === 'both'")
             await picture(page, "both")
             await picture(page, "both-dark", dark=True)
@@ -249,8 +239,7 @@ async def test_without_webrtc_it_goes_over_a_websocket(start_process, browse, vo
             deltas = [json.loads(text)["delta"] for text in frames if "output_audio.delta" in text]
             audio = base64.b64decode
             heard = np.concatenate([decode(AudioFormat.PCM_F32LE, audio(text)) for text in deltas])
-            loud = heard[np.flatnonzero(np.abs(heard) > 0.05)[0] :][: 2 * RATE]
-            assert likeness(loud, voice[1]) > 0.8
+            assert likeness(heard, voice[1], RATE) > 0.8
             await page.click("#interrupt")
             await page.until("document.body.dataset.talk === 'both'", 40)
             await page.click("#talk")

@@ -6,7 +6,9 @@ from pathlib import Path
 
 import aiohttp
 import pytest
+from yarl import URL
 
+import web.page
 from web.tls import BadCertificate, self_signed
 
 STATIC = Path(__file__).parents[2] / "web" / "static"
@@ -39,6 +41,17 @@ async def test_nothing_else_is(start_server, path):
     async with start_server() as server, aiohttp.ClientSession() as http:
         answer = await http.get(f"{server.address}/static/{path}")
         assert answer.status == 404
+
+
+async def test_nothing_beside_the_page_is_served(start_server, tmp_path, monkeypatch):
+    (tmp_path / "static").mkdir()
+    (tmp_path / "static" / "inside.html").write_text("inside")
+    (tmp_path / "outside.html").write_text("outside")
+    monkeypatch.setattr(web.page, "_ROOT", tmp_path / "static")
+    async with start_server() as server, aiohttp.ClientSession() as http:
+        for name, status in (("inside.html", 200), ("..%2Foutside.html", 404)):
+            answer = await http.get(URL(f"{server.address}/static/{name}", encoded=True))
+            assert answer.status == status
 
 
 def test_what_the_page_names_is_there():
