@@ -66,7 +66,7 @@ M = TypeVar("M")
 _encoder = msgspec.msgpack.Encoder()
 
 
-def pack(message: Down | Up) -> bytes:
+def pack(message: msgspec.Struct) -> bytes:
     """A message with its length before it. Raises EngineError if it is over LIMIT."""
     buffer = bytearray(_PREFIX)
     _encoder.encode_into(message, buffer, _PREFIX)

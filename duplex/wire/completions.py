@@ -18,6 +18,7 @@ from engine.stages.values import (
     Finished,
     Made,
     Positive,
+    Reason,
     StageMetrics,
     TextPiece,
     ToolCall,
@@ -89,9 +90,6 @@ class BatchBody(_Common, frozen=True, kw_only=True):
             raise SessionError("invalid_value", "A batch is not streamed.", param="stream")
         if self.tools:
             raise SessionError("invalid_value", "A batch has no tools.", param="tools")
-
-
-Reason = Literal["stop", "length", "tool_calls"]
 
 
 class Usage(msgspec.Struct, frozen=True):

@@ -34,7 +34,7 @@ class Stopwatch:
         made, several = self._outputs > 0, self._outputs > 1
         return StageMetrics(
             stage=stage,
-            wait_s=(now if self._started is None else self._started) - self._arrived,
+            wait_s=None if self._started is None else self._started - self._arrived,
             first_output_s=self._first - self._arrived if made else None,
             inter_output_mean_s=(
                 (self._last - self._first) / (self._outputs - 1) if several else None

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from engine.api import EngineError, NotServed
-from engine.stages.config import PipelineConfig
+from engine.stages.config import PipelineConfig, StageConfig
 from engine.stages.desk import RequestDesk
 from engine.stages.kinds import KINDS
 from engine.stages.messages import JobCommand, JobEvent
@@ -58,6 +58,11 @@ class StageService:
             self._in_engine = frozenset(
                 name for name, stage in chat.stages.items() if KINDS[stage.kind].home == "engine"
             )
+            self._homes = {
+                name: self._vllm(name, stage)
+                for name, stage in chat.stages.items()
+                if KINDS[stage.kind].home == "vllm"
+            }
 
     def start(self) -> None:
         """Starts the homes; they load beside the engine, which doesn't wait for them."""
@@ -82,8 +87,7 @@ class StageService:
 
     def lose_engine(self, error: EngineError) -> None:
         """The engine is gone, and with it the requests that it was working on."""
-        if self._desk is not None:
-            self._desk.lose(self._in_engine, error)
+        self._lose(self._in_engine, error)
 
     def close(self, error: EngineError) -> None:
         """Ends every stream with the error; nothing is admitted any more."""
@@ -94,6 +98,17 @@ class StageService:
     def stats(self) -> tuple[StageStats, ...]:
         """The gauges of stages that don't run in the engine."""
         return tuple(stats for home in self._homes.values() for stats in home.stats)
+
+    def _vllm(self, name: str, stage: StageConfig) -> StageHome:
+        from engine.stages.vllm.home import VllmHome
+
+        return VllmHome(
+            name, stage, take=self.take, lose=lambda error: self._lose(frozenset((name,)), error)
+        )
+
+    def _lose(self, stages: frozenset[str], error: EngineError) -> None:
+        if self._desk is not None:
+            self._desk.lose(stages, error)
 
     def _send(self, stage: str, command: JobCommand) -> None:
         home = self._homes.get(stage)

@@ -158,12 +158,14 @@ class ToolCallPiece(msgspec.Struct, frozen=True, tag="tool_call", omit_defaults=
 
 
 Piece = TextPiece | ToolCallPiece
+Reason = Literal["stop", "length", "tool_calls"]
+"""Why a model stopped: by itself, at `max_tokens`, or to have tools called."""
 
 
 class StageEnd(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """How a stage's work ended. None: not known."""
 
-    reason: Literal["stop", "length", "tool_calls"]
+    reason: Reason
     prompt_tokens: int | None = None
     output_tokens: int | None = None
 
@@ -172,7 +174,7 @@ class StageMetrics(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     """The times of one stage of one request, in seconds. What wasn't measured is absent."""
 
     stage: str
-    wait_s: float
+    wait_s: float | None = None
     """From its arrival to the start of its work."""
     first_output_s: float | None = None
     """From its arrival to its first output."""

@@ -1,0 +1,1 @@
+"""Language models through vLLM, in a process of their own."""

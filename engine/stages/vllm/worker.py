@@ -1,0 +1,183 @@
+"""The process of a language model: `python -m engine.stages.vllm.worker SOCKET CONFIG`.
+
+SOCKET is an inherited descriptor, CONFIG a VllmConfig as JSON. The process ends when its owner
+hangs up.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import logging
+import os
+import signal
+import socket
+import sys
+import time
+from collections.abc import Sequence
+from typing import Final
+
+import msgspec
+
+from engine.channel import Unpacker, pack
+from engine.stages.messages import (
+    WINDOW,
+    AbortJob,
+    Grant,
+    JobCommand,
+    JobEnded,
+    JobFailed,
+    Produced,
+    StartJob,
+)
+from engine.stages.metrics import Stopwatch
+from engine.stages.values import StageEnd
+from engine.stages.vllm.chat_model import ChatModel, Refused
+from engine.stages.vllm.messages import Failed, Gauges, Loaded, VllmConfig, VllmEvent
+
+logger = logging.getLogger(__name__)
+
+NICENESS: Final = 10
+"""On a shared CPU a conversation's step goes before a token."""
+
+
+class Credit:
+    """The pieces that a job may still make."""
+
+    def __init__(self) -> None:
+        self._left = WINDOW
+        self._more = asyncio.Event()
+
+    def add(self, pieces: int) -> None:
+        """Its reader has taken some."""
+        self._left += pieces
+        self._more.set()
+
+    async def take(self) -> None:
+        """Waits until one may be made. Meanwhile vLLM merges what it makes into the next."""
+        while not self._left:
+            self._more.clear()
+            await self._more.wait()
+        self._left -= 1
+
+
+class _Worker(asyncio.Protocol):
+    """Jobs as they come, one task each; the end with the owner."""
+
+    def __init__(self, config: VllmConfig) -> None:
+        self._stage = config.stage
+        self._unpacker = Unpacker(msgspec.msgpack.Decoder(JobCommand))
+        self._transport: asyncio.WriteTransport
+        self._jobs: dict[int, tuple[asyncio.Task[None], Credit]] = {}
+        self._model: ChatModel | None = None
+        self._running = 0
+        self._told: Gauges | None = None
+        self.ended = asyncio.Event()
+
+    def serve(self, model: ChatModel) -> None:
+        """The model is there: jobs may come."""
+        self._model = model
+        self.tell(Loaded())
+
+    def tell(self, event: VllmEvent) -> None:
+        """Tells the owner; in vain if it is gone."""
+        if not self._transport.is_closing():
+            self._transport.write(pack(event))
+
+    def observe(self, running: int) -> None:
+        """vLLM has made a step with so many requests."""
+        self._running = running
+        self._tell_gauges()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.WriteTransport)
+        self._transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        for command in self._unpacker.push(data):
+            match command:
+                case StartJob(job=job):
+                    credit = Credit()
+                    task = asyncio.create_task(self._run(command, credit))
+                    self._jobs[job] = task, credit
+                    task.add_done_callback(functools.partial(self._forget, job))
+                case AbortJob(job=job) if job in self._jobs:
+                    self._jobs[job][0].cancel()
+                case Grant(job=job, pieces=pieces) if job in self._jobs:
+                    self._jobs[job][1].add(pieces)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.ended.set()
+
+    async def _run(self, start: StartJob, credit: Credit) -> None:
+        assert self._model is not None
+        job, watch = start.job, Stopwatch(time.monotonic())
+        try:
+            async with contextlib.aclosing(self._model.answer(start.given.request)) as answer:
+                async for output in answer:
+                    if isinstance(output, StageEnd):
+                        times = watch.stop(self._stage, time.monotonic())
+                        self.tell(JobEnded(job, output, times))
+                    else:
+                        watch.output(time.monotonic())
+                        await credit.take()
+                        self.tell(Produced(job, output))
+                    self._tell_gauges()
+        except Refused as error:
+            self.tell(JobFailed(job, str(error), error.field))
+        except ValueError as error:  # vLLM's own way to say what is wrong with a request
+            self.tell(JobFailed(job, str(error), "messages"))
+        except Exception as error:
+            if self._model.error is not None:
+                self.tell(Failed(f"vLLM has failed: {error}"))
+                self.ended.set()
+            else:
+                logger.exception("job %d failed", job)
+            self.tell(JobFailed(job, f"{type(error).__name__}: {error}"))
+
+    def _forget(self, job: int, task: asyncio.Task[None]) -> None:
+        del self._jobs[job]
+        self._tell_gauges()
+
+    def _tell_gauges(self) -> None:
+        if self._model is not None:
+            unfinished = self._model.unfinished
+            gauges = Gauges(unfinished, min(self._running, unfinished))
+            if gauges != self._told:
+                self._told = gauges
+                self.tell(gauges)
+
+
+async def run(descriptor: int, config: VllmConfig) -> None:
+    """Loads and serves until the owner hangs up or vLLM fails."""
+    worker = _Worker(config)
+    ours = socket.socket(fileno=descriptor)
+    loop = asyncio.get_running_loop()
+    await loop.create_unix_connection(lambda: worker, sock=ours)
+    try:
+        model = await ChatModel.load(config, worker.observe)
+    except Exception as error:
+        logger.exception("the language model can't be loaded")
+        worker.tell(Failed(f"{type(error).__name__}: {error}"))
+        return
+    try:
+        worker.serve(model)
+        await worker.ended.wait()
+    finally:
+        model.shutdown()
+
+
+def main(arguments: Sequence[str]) -> None:
+    """The process."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
+    os.nice(NICENESS)
+    logging.basicConfig(level=logging.INFO, format="%(levelname)s vllm %(name)s: %(message)s")
+    descriptor = int(arguments[0])
+    os.set_inheritable(descriptor, False)
+    asyncio.run(run(descriptor, msgspec.json.decode(arguments[1], type=VllmConfig)))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

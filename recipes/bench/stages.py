@@ -1,0 +1,123 @@
+"""What chat costs the conversations: frame latency with and without stage load, in one run.
+
+    python -m recipes.bench.stages --model echo --sessions 8 --seconds 10 --step-ms 5
+
+Sessions feed a frame every 80 ms, their phases spread, through a child engine. The load is
+`--requests` chat requests at a time to an echo stage of known cost, `--step-ms` a piece on
+`--device`; each is submitted anew as it ends. Prints the latency from feed to output, and the
+pieces a second that the stage made meanwhile.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import time
+
+import numpy as np
+import uvloop
+
+from engine.api import EngineConfig, Frame, Lease, OpenParams
+from engine.child import ChildEngine
+from engine.stages.config import PipelineConfig, StageConfig
+from engine.stages.values import ChatMessage, ChatRequest, TextPiece
+
+WORDS = "word " * 200
+
+
+async def converse(
+    engine: ChildEngine, leases: list[Lease], first: int, seconds: float
+) -> tuple[list[float], int]:
+    """Paced frames of all sessions; the latencies in ms, and the next index."""
+    spec = engine.spec
+    rounds = int(seconds / spec.frame_s)
+    sound = np.random.default_rng(0).uniform(-0.1, 0.1, spec.frame_size).astype(np.float32)
+    fed: dict[tuple[int, int], float] = {}
+    trips: list[float] = []
+
+    async def read() -> None:
+        async for outputs in engine.steps():
+            now = time.monotonic()
+            trips.extend(1000 * (now - fed.pop((o.lease, o.index))) for o in outputs)
+            if len(trips) == rounds * len(leases):
+                return
+
+    reader = asyncio.create_task(read())
+    start = time.monotonic()
+    for index in range(rounds):
+        for place, lease in enumerate(leases):
+            due = start + (index + place / len(leases)) * spec.frame_s
+            await asyncio.sleep(due - time.monotonic())
+            fed[lease.id, first + index] = time.monotonic()
+            engine.feed([Frame(lease.id, 0, first + index, sound)])
+    await reader
+    return trips, first + rounds
+
+
+async def load(engine: ChildEngine, made: list[int]) -> None:
+    """One chat request after another."""
+    request = ChatRequest(messages=(ChatMessage(role="user", content=WORDS),))
+    while True:
+        stream = engine.submit(request)
+        try:
+            async for output in stream:
+                made[0] += isinstance(output, TextPiece)
+        finally:
+            stream.abort()
+
+
+async def measure(told: argparse.Namespace) -> dict[str, float]:
+    options: dict[str, object] = {"step_ms": told.step_ms, "device": told.device}
+    stage = StageConfig(kind="echo", final=True, options=options)
+    config = EngineConfig(
+        model=told.model,
+        slots=told.sessions,
+        device=told.device,
+        threads=1,
+        chat=PipelineConfig(model="load", stages={"reply": stage}),
+    )
+    engine = ChildEngine(config)
+    await engine.start()
+    leases = [await engine.open(OpenParams()) for _ in range(told.sessions)]
+    _, index = await converse(engine, leases, 0, 1.0)  # warm
+    alone, index = await converse(engine, leases, index, told.seconds)
+    made = [0]
+    tasks = [asyncio.create_task(load(engine, made)) for _ in range(told.requests)]
+    beside, _ = await converse(engine, leases, index, told.seconds)
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    await engine.stop()
+    found: dict[str, float] = {"frames": len(alone), "pieces_per_s": made[0] / told.seconds}
+    for name, trips in (("alone", alone), ("beside", beside)):
+        for share in (50, 99):
+            found[f"{name}_p{share}_ms"] = float(np.percentile(trips, share))
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else None)
+    parser.add_argument("--model", default="echo")
+    parser.add_argument("--sessions", type=int, default=8)
+    parser.add_argument("--seconds", type=float, default=10)
+    parser.add_argument("--requests", type=int, default=4)
+    parser.add_argument("--step-ms", type=float, default=5)
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    parser.add_argument("--json", action="store_true")
+    told = parser.parse_args()
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        found = runner.run(measure(told))
+    if told.json:
+        print(json.dumps(found))
+        return
+    print(f"{told.model}, {told.sessions} sessions, {found['frames']:.0f} frames each way")
+    for name in ("alone", "beside"):
+        print(
+            f"{name:7} p50 {found[f'{name}_p50_ms']:7.2f} ms, p99 {found[f'{name}_p99_ms']:7.2f} ms"
+        )
+    print(f"load    {found['pieces_per_s']:.0f} pieces of {told.step_ms:g} ms a second")
+
+
+if __name__ == "__main__":
+    main()
