@@ -69,7 +69,8 @@ class ModelCard(msgspec.Struct, frozen=True):
     object: str
     created: int
     owned_by: str
-    abilities: Abilities
+    abilities: Abilities | msgspec.UnsetType = msgspec.UNSET
+    """Of the model that is talked to; a chat model has none of them."""
 
 
 class ModelList(msgspec.Struct, frozen=True):
@@ -116,13 +117,15 @@ async def ready(request: web.Request) -> web.Response:
 
 
 async def models(request: web.Request) -> web.Response:
-    """`GET /v1/models`: the model that is served; none while the engine isn't there."""
+    """`GET /v1/models`: what is served, the model to talk to first; none without an engine."""
     context = request.app[CONTEXT]
     cards: tuple[ModelCard, ...] = ()
     if context.runtime.not_ready is None:
         spec = context.runtime.spec
         abilities = Abilities.of(spec)
         cards = (ModelCard(spec.model, "model", context.created, "duplex-media-server", abilities),)
+        if (chat := context.config.chat) is not None:
+            cards += (ModelCard(chat.model, "model", context.created, "duplex-media-server"),)
     return json_response(ModelList("list", cards))
 
 

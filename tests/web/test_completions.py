@@ -59,6 +59,11 @@ async def test_an_answer(start_server):
         await idle(server)
 
 
+async def test_the_list_of_models_names_it(start_server):
+    async with start_server(chat=CHAT) as server, client_of(server) as client:
+        assert [model.id async for model in client.models.list()] == ["echo", "parrot"]
+
+
 async def test_a_stream(start_server):
     async with start_server(chat=CHAT) as server, client_of(server) as client:
         stream = await create(client, stream=True, stream_options={"include_usage": True})
