@@ -141,6 +141,13 @@ def test_a_recycled_row_is_as_a_fresh_one(
     assert run(fixed, SESSIONS[0], PCM[0], row) == alone[0]
 
 
+def test_a_recycled_row_of_a_model_without_prompts_is_as_a_fresh_one(moshi: Path) -> None:
+    model = build(moshi, step_mode="fixed")
+    fresh = run(model, GREEDY, PCM[0])
+    run(model, OpenParams(seed=1), PCM[3])
+    assert run(model, GREEDY, PCM[0]) == fresh
+
+
 def test_a_prefill_that_is_given_up_leaves_nothing(
     fixed: LockstepModel, alone: list[Output]
 ) -> None:
