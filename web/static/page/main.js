@@ -33,7 +33,10 @@ let problem = null;
 
 // --- the server ---------------------------------------------------------------------------
 
+let meeting = null;
+
 async function meetServer() {
+  clearTimeout(meeting);
   try {
     const ready = await readiness();
     if (ready.status === "ready") {
@@ -52,7 +55,8 @@ async function meetServer() {
     if (found.code === "invalid_api_key") return showProblem(found);
   }
   $("talk").disabled = !model && !call;
-  if (!call || !model) setTimeout(meetServer, READY_MS);
+  clearTimeout(meeting);
+  if (!call) meeting = setTimeout(meetServer, READY_MS);
 }
 
 function serverSays(state, name, text) {
@@ -146,7 +150,7 @@ function ended(found) {
   $("talk").disabled = false;
   showTalk(began ? "ended" : "idle");
   if (found) showProblem(found);
-  setTimeout(meetServer, READY_MS);
+  meetServer();
 }
 
 let calming = null;
