@@ -186,6 +186,22 @@ async def test_barge_in_drops_what_was_made_before_and_the_stream_goes_on():
         assert runtime.metrics.flushed_frames == 4
 
 
+async def test_the_barge_in_of_one_takes_nothing_from_another():
+    async with running() as runtime:
+        one, other = (runtime.create_session(f"sess_{k}", F32) for k in (1, 2))
+        said = noise(6)
+        await one.handle(append(noise(1)))
+        await until(one, OutputAudio)
+        await other.handle(append(said[: 3 * FRAME]))
+        await settled(other)
+        await other.handle(append(said[3 * FRAME :]))
+        assert (len(other.outbox) > 0, other.in_flight) == (True, 3)
+        await one.handle(BargeIn(required=True))
+        await other.handle(CloseSession())
+        assert np.array_equal(audio_of(await everything(other)), said)
+        assert runtime.metrics.stale_frames == runtime.metrics.flushed_frames == 0
+
+
 async def test_frames_under_way_at_a_barge_in_are_stale():
     async with running() as runtime:
         session = runtime.create_session("sess_1", F32)

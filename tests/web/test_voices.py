@@ -20,12 +20,21 @@ class Voiced(EchoModel):
     def __init__(self):
         super().__init__(2)
         self._spec = msgspec.structs.replace(
-            self._spec, voices=("NATF2", "NATM1"), default_voice="NATM1", voice_audio=True
+            self._spec,
+            voices=("NATF2", "NATM1"),
+            default_voice="NATM1",
+            voice_audio=True,
+            persona=True,
         )
         self.told = []
+        self.rows = {}
 
     def check(self, params):
         self.told.append(params)
+
+    def prefill(self, row, params):
+        self.rows[row] = (params.persona, params.voice)
+        return iter(())
 
 
 @pytest.fixture
@@ -74,6 +83,30 @@ async def test_every_wire_takes_a_voice(start_server, engine, voiced, call):
                 await socket.send_json({"type": "open", "voice": "NATF2"})
                 assert (await socket.receive_json())["type"] == "ready"
     assert [params.voice for params in voiced.told] == ["NATF2"] * 3
+
+
+async def test_callers_who_come_at_once_keep_their_personas_apart(
+    start_server, engine, voiced, call
+):
+    async with (
+        start_server(engine=engine) as server,
+        call(server) as one,
+        call(server) as two,
+        call(server) as three,
+    ):
+        for caller, name, voice in ((one, "Ada", "NATF2"), (two, "Bo", "NATM1")):
+            await caller.send("session.update", session={"instructions": name, "voice": voice})
+        for caller, name, voice in ((one, "Ada", "NATF2"), (two, "Bo", "NATM1")):
+            session = (await caller.until("session.updated"))["session"]
+            assert (session["instructions"], session["audio"]["output"]["voice"]) == (name, voice)
+        await three.send("session.update", session={"instructions": "Eve", "voice": "NATF2"})
+        assert await three.close_code() == 1013
+        assert sorted(voiced.rows.values()) == [("Ada", "NATF2"), ("Bo", "NATM1")]
+        await two.send("session.close")
+        await two.close_code()
+        async with call(server) as four:
+            await four.configure()
+            assert sorted(voiced.rows.values(), key=str) == [("Ada", "NATF2"), (None, None)]
 
 
 @pytest.mark.parametrize("voice", ["../NATF2", "/etc/passwd", "NATF2/../../x.pt"])
