@@ -115,6 +115,8 @@ def _chat(chat: Chat, engine: EngineStats | None) -> Iterator[Metric]:
 def _sessions(context: Context) -> Iterator[Metric]:
     sessions = list(context.runtime.sessions.values())
     yield _gauge("sessions", "Sessions, with and without a slot.", len(sessions))
+    held = context.runtime.resumption.held
+    yield _gauge("sessions_held", "Sessions that wait for their lost client.", held)
     depths = {
         "engine_in": sum(session.in_flight for session in sessions),
         "session_out": sum(len(session.outbox) for session in sessions),

@@ -148,6 +148,21 @@ async def test_a_lost_session_gives_its_slot_to_a_newcomer(start_server):
         assert refusal["error"]["code"] == "session_resume_expired"
 
 
+async def test_metrics_tell_of_who_is_held(start_server):
+    async with start_server(resume_grace_s=30) as server, aiohttp.ClientSession() as http:
+        socket = await http.ws_connect(server.address + "/v1/realtime?duplex=1")
+        await socket.send_json({"type": "session.update", "session": {}})
+        while (await socket.receive_json())["type"] != "session.updated":
+            pass
+        socket._response.connection.transport.abort()
+        async with asyncio.timeout(10):
+            while not server.runtime.resumption.held:
+                await asyncio.sleep(0.01)
+        text = await (await http.get(server.address + "/metrics")).text()
+        assert "\nduplex_sessions_held 1.0" in text
+        assert "\nduplex_slots_used 1.0" in text
+
+
 async def test_without_resume_there_is_no_token(start_server):
     async with start_server() as server, client(server) as caller:
         await caller.begin()
