@@ -22,6 +22,6 @@ WORKDIR /home/duplex
 EXPOSE 8091
 STOPSIGNAL SIGTERM
 HEALTHCHECK --interval=10s --timeout=3s --start-period=120s \
-  CMD ["python", "-c", "import urllib.request; urllib.request.urlopen('http://127.0.0.1:8091/ready', timeout=2)"]
+  CMD ["python", "-c", "import os, urllib.request; urllib.request.urlopen(f'http://127.0.0.1:{os.environ.get(\"DUPLEX_PORT\", 8091)}/ready', timeout=2)"]
 ENTRYPOINT ["duplex"]
 CMD ["serve"]
