@@ -91,6 +91,8 @@ async def _stream(
             if request.transport is not None:
                 request.transport.abort()
             raise asyncio.CancelledError from None
+        except ConnectionError:  # it has just hung up: our cancellation is on its way
+            raise asyncio.CancelledError from None
 
     await write(_event(writer.begin()))
     try:

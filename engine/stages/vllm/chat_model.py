@@ -19,6 +19,7 @@ from vllm.entrypoints.launchers.api_server.app_state import init_app_state
 from vllm.entrypoints.launchers.cli_args import make_arg_parser
 from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
 from vllm.entrypoints.serve.engine.protocol import ErrorResponse
+from vllm.exceptions import VLLMValidationError
 from vllm.utils.argparse_utils import FlexibleArgumentParser
 from vllm.v1.engine.async_llm import AsyncLLM
 from vllm.v1.metrics.loggers import StatLoggerBase
@@ -90,7 +91,13 @@ class ChatModel:
             "stream": True,
             "stream_options": {"include_usage": True, "continuous_usage_stats": True},
         }
-        events = await self._chat.create_chat_completion(ChatCompletionRequest(**body), None)
+        try:
+            events = await self._chat.create_chat_completion(ChatCompletionRequest(**body), None)
+        except (
+            ValueError,
+            VLLMValidationError,
+        ) as error:  # its own word for a request it can't take
+            raise Refused(str(error), "messages") from error
         if isinstance(events, ErrorResponse):
             raise Refused(events.error.message, events.error.param or "")
         reason: Reason = "stop"

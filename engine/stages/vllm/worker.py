@@ -126,8 +126,6 @@ class _Worker(asyncio.Protocol):
                     self._tell_gauges()
         except Refused as error:
             self.tell(JobFailed(job, str(error), error.field))
-        except ValueError as error:  # vLLM's own way to say what is wrong with a request
-            self.tell(JobFailed(job, str(error), "messages"))
         except Exception as error:
             if self._model.error is not None:
                 self.tell(Failed(f"vLLM has failed: {error}"))

@@ -98,7 +98,7 @@ async def test_chat_stream_cancel_batch_and_errors(start_server, tmp_path, recor
             await one.close()
         async with asyncio.timeout(20):
             while any(s.waiting or s.running for s in (await server.runtime.engine.stats()).stages):
-                await asyncio.sleep(0)
+                await asyncio.sleep(0.001)
         record_property("gone_ms", round(1000 * (time.monotonic() - left), 1))
         batch = await client.post(
             "/chat/completions/batch",
@@ -107,5 +107,6 @@ async def test_chat_stream_cancel_batch_and_errors(start_server, tmp_path, recor
         )
         assert [choice.index for choice in batch.choices] == [0, 1]
         await create(model="qwen", messages=user("x"), max_tokens=4, tools=[TOOL])
-        with pytest.raises(openai.BadRequestError):
+        with pytest.raises(openai.BadRequestError, match="maximum context length") as caught:
             await create(model="qwen", messages=user("long " * 2000))
+        assert (caught.value.code, caught.value.param) == ("invalid_value", "messages")
