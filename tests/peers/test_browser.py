@@ -41,6 +41,15 @@ addEventListener("DOMContentLoaded", () => {
 });
 """
 
+# A server that takes its time to answer an offer.
+SLOWLY = """
+const ask = window.fetch;
+window.fetch = async (path, ...rest) => {
+  if (path.includes("calls")) await new Promise((resolve) => { window.goOn = resolve; });
+  return ask(path, ...rest);
+};
+"""
+
 # Records the track that the page plays, with the page's own recorder.
 RECORD = """(async (seconds) => {
   const context = new AudioContext({ sampleRate: %d });
@@ -319,14 +328,20 @@ async def test_a_page_from_elsewhere_says_what_it_needs(start_process, browse):
 
 async def test_it_can_be_used_by_keyboard_alone(start_process, browse):
     with start_process("echo", "--max-sessions", "1") as server:
-        async with browse(shown(server.address)) as page:
+        async with browse(shown(server.address), script=SLOWLY) as page:
             names = []
             for _ in range(3):
                 await page.press("Tab")
                 names.append(await page.run("document.activeElement.id"))
             assert names == ["", "open-settings", "talk"]  # first the brand, which has no id
             await page.press("Enter")
+            await page.until("document.body.dataset.talk === 'preparing'")
+            await picture(page, "preparing")
+            await page.until("window.goOn")
+            await page.run("window.goOn()")
             await page.until(TALKING)
+            await page.until("document.body.dataset.talk === 'listening'")
+            await picture(page, "listening")
             await page.run("document.activeElement.blur()")
             unnamed = await page.run(
                 """[...document.querySelectorAll("button, input, select, textarea, canvas")]
