@@ -2,23 +2,34 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TypeVar
 
 import msgspec
-from aiohttp import BodyPartReader, web
+from aiohttp import BodyPartReader, hdrs, web
 
 from web.errors import ApiError
 
 T = TypeVar("T")
 
+BODY_S = 30.0
+"""How long a body may be on its way."""
+
 
 async def read_body(request: web.Request, limit: int) -> bytes:
-    """The whole body. Raises ApiError 413 above `limit` bytes."""
+    """The whole body. Raises ApiError: 413 above `limit` bytes, 408 if it takes `BODY_S`."""
     body = bytearray()
-    async for chunk in request.content.iter_any():
-        body += chunk
-        if len(body) > limit:
-            raise too_large("The body", limit)
+    try:
+        async with asyncio.timeout(BODY_S):
+            async for chunk in request.content.iter_any():
+                body += chunk
+                if len(body) > limit:
+                    raise too_large("The body", limit)
+    except TimeoutError as error:
+        message = f"The body has not come within {BODY_S:g} seconds."
+        raise ApiError(
+            408, "request_timeout", message, headers={hdrs.CONNECTION: "close"}
+        ) from error
     return bytes(body)
 
 

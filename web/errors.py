@@ -73,7 +73,10 @@ async def shape_errors(request: web.Request, handler: Handler) -> web.StreamResp
         message = f"{request.method} {request.path}: {error.reason}"
         code = error.reason.lower().replace(" ", "_")
         return ApiError(error.status, code, message, headers=kept).response()
-    except Exception:
+    except Exception as error:
+        gone = request.transport is None or request.transport.is_closing()
+        if gone and isinstance(error, ConnectionError):
+            return ApiError(400, "disconnected", "The client has left.").response()  # for nobody
         logger.exception("%s %s failed", request.method, request.path)
         return ApiError(
             500, "internal_error", "The server had an internal error.", type="server_error"

@@ -7,6 +7,7 @@ import socket as sockets
 import struct
 from contextlib import asynccontextmanager
 
+import aiohttp
 import msgspec
 import numpy as np
 import pytest
@@ -136,6 +137,31 @@ async def test_a_connection_that_sends_no_request_is_closed(start_server):
             writer.write(half)
             await gone(reader)
             writer.close()
+
+
+SLOW_BODY = b"POST /v1/realtime/client_secrets HTTP/1.1\r\nHost: h\r\nContent-Length: 9\r\n\r\n{"
+
+
+async def test_a_body_that_does_not_come_is_408(start_server, monkeypatch):
+    monkeypatch.setattr("web.bodies.BODY_S", 0.1)
+    async with start_server() as server:
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        writer.write(SLOW_BODY)
+        assert (await reader.readuntil(b"\r\n")).startswith(b"HTTP/1.1 408 ")
+        assert b'"code":"request_timeout"' in await reader.read()
+        writer.close()
+
+
+async def test_who_leaves_within_a_body_is_no_failure_of_ours(start_server, caplog):
+    async with start_server() as server:
+        _, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        writer.write(SLOW_BODY)
+        await writer.drain()
+        async with aiohttp.ClientSession() as http:
+            await http.get(server.address + "/health")  # by now the request has begun
+            writer.transport.abort()
+            await http.get(server.address + "/health")
+    assert not caplog.records
 
 
 @pytest.mark.parametrize("size", [100 << 20, 1 << 40])
