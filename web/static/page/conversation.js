@@ -128,7 +128,7 @@ export class Conversation extends EventTarget {
   }
 
   interrupt() {
-    this.line?.interrupt();
+    if (this.began) this.line.interrupt();
   }
 
   /** Hangs up. */
