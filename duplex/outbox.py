@@ -31,6 +31,8 @@ class Outbox:
         on_room: Callable[[], None] = lambda: None,
     ) -> None:
         self.dropped_audio = 0
+        self.express: Callable[[OutputAudio], bool] | None = None
+        """Takes a frame past the queue while the reader has nothing else to do, or says no."""
         self._on_room = on_room
         self._lost_in_a_row = 0
         self._max_lost = max_lost
@@ -54,6 +56,8 @@ class Outbox:
         if self._closed:
             return
         if isinstance(event, OutputAudio):
+            if self._idle and self.express is not None and self.express(event):
+                return
             if self._audio == self._max_audio:
                 self._drop_oldest_audio()
             self._audio += 1
@@ -99,6 +103,11 @@ class Outbox:
         """No more events come; the reader gets what is left. Idempotent."""
         self._closed = True
         self._wake()
+
+    @property
+    def _idle(self) -> bool:
+        """Whether the reader waits, with all that came before told."""
+        return self._waiter is not None and not self._waiter.done()
 
     def _wake(self) -> None:
         if self._waiter is not None and not self._waiter.done():

@@ -77,6 +77,9 @@ class ChatConnection(Connection):
         await cancel(self._opened)
         await super()._leave()
 
+    def _express(self, event: OutputAudio) -> bool:
+        return False  # see `_tell`
+
     async def _next(self) -> Event | None:
         while True:
             try:

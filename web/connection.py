@@ -11,13 +11,14 @@ import asyncio
 import logging
 from collections.abc import Sequence
 from contextlib import suppress
+from struct import pack
 from typing import Literal, Protocol
 
 from aiohttp import ClientConnectionError, WSCloseCode, WSMsgType, web
 
 from duplex.commands import AckEvent, AppendAudio, Command
 from duplex.errors import SessionError, internal_error
-from duplex.events import Event, SessionClosed
+from duplex.events import Event, OutputAudio, SessionClosed
 from duplex.session import Session
 from duplex.wire.close_codes import close_code
 from duplex.wire.frames import Binary
@@ -73,6 +74,7 @@ class Connection:
         self._wire = wire
         self._autostart = autostart
         self._close_code: int | None = None
+        self._leaving = False
         config, now = context.config, self._clock.now()
         self._rate = TokenBucket(config.message_rate, config.message_rate * _RATE_BURST_S, now)
         self._control = ControlLimit(config.control_rate, now)
@@ -86,6 +88,7 @@ class Connection:
         writer = asyncio.create_task(self._write(), name=f"write-{name}")
         try:
             await asyncio.wait({self._reader, writer}, return_when=asyncio.FIRST_COMPLETED)
+            self._leaving = True
             await cancel(self._reader)
             self._blame(self._reader)
             await self._end(writer)
@@ -104,6 +107,7 @@ class Connection:
     def _serve(self, session: Session) -> None:
         """This socket is the session's now."""
         session.on_broken = self._transport.abort
+        session.outbox.express = self._express
         session.rate_limits = lambda: self._control.left(self._clock.now())
 
     async def _end(self, writer: asyncio.Task[None]) -> None:
@@ -130,6 +134,17 @@ class Connection:
     def _render(self, event: Event) -> Sequence[bytes]:
         return self._wire.render(event)
 
+    def _express(self, event: OutputAudio) -> bool:
+        """Writes a frame at once, if nothing waits before it and the socket takes it."""
+        transport = self._transport
+        if self._leaving or transport.is_closing() or transport.get_write_buffer_size():
+            return False
+        for message in self._render(event):
+            transport.write(header(message) + message)
+            self._counters.messages_out += 1
+            self._counters.bytes_out += len(message)
+        return True
+
     async def _read(self) -> None:
         """Carries out the client's messages until it leaves."""
         receive, counters, clock = self._socket.receive, self._counters, self._clock
@@ -144,23 +159,17 @@ class Connection:
             if pause > 0:
                 counters.paused_reads += 1
                 await clock.sleep_until(now + pause)
-            if not await self._carry_out(message.data, binary=message.type is WSMsgType.BINARY):
-                return
-
-    async def _carry_out(self, data: bytes, *, binary: bool) -> bool:
-        """Carries out one message; False if the client has gone too far."""
-        try:
-            command = self._admit(data, binary=binary)
-        except SessionError as error:
-            if error.fatal:
-                self._close_code = WSCloseCode.POLICY_VIOLATION
-                self._session.abort(error, error.code)
-                return False
-            self._session.fail(error)
-            return True
-        if command is not None:
-            await self._obey(command)
-        return True
+            try:
+                command = self._admit(message.data, binary=message.type is WSMsgType.BINARY)
+            except SessionError as error:
+                if error.fatal:
+                    self._close_code = WSCloseCode.POLICY_VIOLATION
+                    self._session.abort(error, error.code)
+                    return
+                self._session.fail(error)
+                continue
+            if command is not None:
+                await self._obey(command)
 
     def _admit(self, data: bytes, *, binary: bool) -> Command | None:
         """Reads a message. Raises SessionError for a bad one, or one too many."""
@@ -218,6 +227,16 @@ class Connection:
 def frame_type(message: bytes) -> Literal[WSMsgType.TEXT, WSMsgType.BINARY]:
     """The frame that a message goes in."""
     return WSMsgType.BINARY if type(message) is Binary else WSMsgType.TEXT
+
+
+def header(message: bytes) -> bytes:
+    """The head of a server's whole, uncompressed frame (RFC 6455, 5.2)."""
+    first, length = 0x80 | frame_type(message), len(message)
+    if length < 126:
+        return pack("!BB", first, length)
+    if length < 1 << 16:
+        return pack("!BBH", first, 126, length)
+    return pack("!BBQ", first, 127, length)
 
 
 async def cancel(task: asyncio.Task[None]) -> None:
