@@ -10,10 +10,15 @@ class JournalGap(Exception):
 
 
 class Journal:
-    """Numbered messages, oldest first; bounded in bytes, trimmed by the client's acks."""
+    """Numbered messages, oldest first; bounded in bytes, trimmed by the client's acks.
+
+    Above `wanted_bytes` it shrinks, little by little, with every message that is added.
+    """
 
     def __init__(self, max_bytes: int) -> None:
         self.bytes = 0
+        self.wanted_bytes = max_bytes
+        """How much is worth keeping now."""
         self._max_bytes = max_bytes
         self._messages: deque[tuple[int, bytes]] = deque()
         self._gone = 0
@@ -28,6 +33,9 @@ class Journal:
         self.bytes += len(message)
         while self.bytes > self._max_bytes:
             self._forget()
+        for _ in range(2):
+            if self.bytes > self.wanted_bytes:
+                self._forget()
 
     def ack(self, seq: int) -> None:
         """The client has everything up to `seq`."""

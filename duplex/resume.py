@@ -24,6 +24,11 @@ from media.clock import Clock
 _REMEMBERED = 4096
 """Ids of sessions that are over, to tell a late resume from a wrong one."""
 
+_UNDER_WAY_BYTES = 512 << 10
+"""More than the buffers between a server and its client hold. While a socket is whole, older
+messages have arrived, and to keep them would only cost memory and the caches.
+"""
+
 
 class ResyncRequired(Exception):
     """The journal has lost messages that the client is missing: the session can't go on."""
@@ -36,6 +41,7 @@ class Attachment:
         self.session = session
         self.wire = wire
         self.journal = Journal(journal_bytes)
+        self._journal_bytes = journal_bytes
         self.generation = 0
         """How many sockets the session has had."""
         self.evict: Callable[[], Awaitable[None]] | None = None
@@ -46,9 +52,15 @@ class Attachment:
         """A socket takes the session; returns the token for the next one."""
         self.evict = evict
         self.generation += 1
+        self.journal.wanted_bytes = _UNDER_WAY_BYTES
         token = secrets.token_urlsafe(32)
         self._token_hash = _hash(token)
         return token
+
+    def let_go(self) -> None:
+        """The socket is gone: what comes now is all kept for the next one."""
+        self.evict = None
+        self.journal.wanted_bytes = self._journal_bytes
 
     def redeem(self, token: str) -> bool:
         """Whether this is the last token given; it is used up then."""
@@ -113,7 +125,7 @@ class Resumption:
 
     def hold(self, attachment: Attachment) -> None:
         """The socket was lost: keeps the session for the grace time."""
-        attachment.evict = None
+        attachment.let_go()
         session_id = attachment.session.id
         self._held[session_id] = asyncio.create_task(
             self._keep(attachment), name=f"hold-{session_id}"

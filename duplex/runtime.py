@@ -45,6 +45,8 @@ seen off yet.
 _FEED_INTERVAL_S = 3e-5
 """Between two batches, for each live session; see `Runtime.feed`."""
 _MAX_FEED_INTERVAL_S = 0.006
+_SHORT_STEP_S = 0.002
+"""Of a model whose steps are longer than this, they make the batches."""
 
 
 class Runtime:
@@ -74,6 +76,7 @@ class Runtime:
         self._by_lease: dict[int, Session] = {}
         self._ready: list[Frame] = []
         self._next_feed = 0.0
+        self._step_s = 0.0
         self._tasks: set[asyncio.Task[Any]] = set()
         self._pumps: list[asyncio.Task[None]] = []
         self._ended = asyncio.Event()
@@ -177,9 +180,9 @@ class Runtime:
         return lease
 
     def feed(self, frame: Frame) -> None:
-        """Queues a frame; it leaves at once, or, if others have just left, with all that come in
-        the next moment: to wake the engine costs more than a frame. The moment is longer the more
-        sessions there are, 6 ms at most, and nothing when there are few.
+        """Queues a frame; it leaves at once, or, if others have just left and steps are short, with
+        all that come in the next moment: to wake the engine costs more than such a frame. The
+        moment is longer the more sessions there are, 6 ms at most, and nothing when there are few.
         """
         if not self._ready:
             loop = asyncio.get_running_loop()
@@ -227,14 +230,16 @@ class Runtime:
     def _flush(self) -> None:
         frames, self._ready = self._ready, []
         if frames:
-            interval = min(_MAX_FEED_INTERVAL_S, _FEED_INTERVAL_S * len(self._by_lease))
-            self._next_feed = asyncio.get_running_loop().time() + interval
+            if self._step_s < _SHORT_STEP_S:
+                interval = min(_MAX_FEED_INTERVAL_S, _FEED_INTERVAL_S * len(self._by_lease))
+                self._next_feed = asyncio.get_running_loop().time() + interval
             self.engine.feed(frames)
 
     def _route(self, outputs: list[StepOutput]) -> None:
         if not outputs:
             return
         timings = outputs[0].timings
+        self._step_s = timings.step_s
         self.metrics.step_s.observe(timings.step_s)
         self.metrics.step_rows.observe(timings.rows)
         now = self.clock.now()

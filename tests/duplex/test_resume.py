@@ -47,6 +47,17 @@ class TestJournal:
         with pytest.raises(JournalGap):
             journal.after(0)
 
+    def test_it_shrinks_little_by_little_to_what_is_worth_keeping(self):
+        journal = Journal(100)
+        for seq in range(1, 11):
+            journal.add(seq, bytes(10))
+        journal.wanted_bytes = 50
+        lengths = []
+        for seq in range(11, 21):
+            journal.add(seq, bytes(10))
+            lengths.append(len(journal))
+        assert lengths == [8, 7, 6, 5, 5, 5, 5, 5, 5, 5]
+
 
 class Socket:
     """The client's end: it keeps what it has, and can be cut after any number of messages."""
