@@ -65,7 +65,8 @@ def realtime_url(options: SessionOptions) -> str:
     scheme = {"http": "ws", "https": "wss"}.get(scheme, scheme)
     if scheme not in ("ws", "wss") or not host:
         raise Unreachable(f"{options.url!r} is no address of a server, such as ws://host:8091")
-    fields = {"duplex": "1", "autostart": "0", "dialect": options.dialect}
+    # This client doesn't come back after a break, so the server need not wait for it.
+    fields = {"duplex": "1", "autostart": "0", "resume": "0", "dialect": options.dialect}
     if options.model is not None:
         fields["model"] = options.model
     fields.update(parse_qsl(query, keep_blank_values=True))

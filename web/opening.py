@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from duplex.errors import SessionError
 from duplex.ids import new_id
 from duplex.session import Mode, Session
-from duplex.settings import Settings, Substitution
+from duplex.settings import Capabilities, Settings, Substitution
 from duplex.turns import TurnDetection
 from duplex.wire.realtime import RealtimeWire, dialect_of
 from web.context import CONTEXT, SECRET
@@ -36,15 +36,17 @@ def session_id_of(request: web.Request) -> str:
     return asked
 
 
-def wire_for(request: web.Request, session_id: str, mode: Mode) -> RealtimeWire:
+def wire_for(
+    request: web.Request, session_id: str, mode: Mode, *, resumable: bool = False
+) -> RealtimeWire:
     """The protocol that the client speaks. Raises ApiError 400 for an unknown dialect."""
     try:
         dialect = dialect_of(request.query.get("dialect"), request.headers.get("OpenAI-Beta"))
     except SessionError as error:
         raise ApiError(400, error.code, error.message, param=error.param) from error
-    runtime = request.app[CONTEXT].runtime
-    capabilities = runtime.capabilities if mode is Mode.DUPLEX else None
-    return RealtimeWire(session_id, runtime.spec, capabilities, dialect)
+    spec = request.app[CONTEXT].runtime.spec
+    capabilities = Capabilities.of(spec, resume=resumable) if mode is Mode.DUPLEX else None
+    return RealtimeWire(session_id, spec, capabilities, dialect)
 
 
 def create_session(

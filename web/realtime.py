@@ -28,10 +28,10 @@ async def duplex_socket(request: web.Request) -> web.StreamResponse:
 
 async def _serve(request: web.Request, mode: Mode, *, autostart: bool) -> web.StreamResponse:
     context, client = request.app[CONTEXT], request[CLIENT]
-    runtime = context.runtime
     with context.connections.hold(client):
         session_id = session_id_of(request)
-        wire = wire_for(request, session_id, mode)
+        resumable = mode is Mode.DUPLEX and wants_resume(request)
+        wire = wire_for(request, session_id, mode, resumable=resumable)
         socket, transport = await upgrade(request)
         if transport is None:
             return socket
@@ -40,7 +40,14 @@ async def _serve(request: web.Request, mode: Mode, *, autostart: bool) -> web.St
         except SessionError as error:
             await refuse(context, socket, wire, error)
             return socket
-        resumable = mode is Mode.DUPLEX and runtime.resumption.enabled
         kind = ResumableConnection if resumable else Connection
         await kind(context, socket, transport, session, wire, autostart=autostart).run()
     return socket
+
+
+def wants_resume(request: web.Request) -> bool:
+    """Whether the session is held when its socket breaks: `?resume=0` is for clients that don't
+    come back, who would keep a slot for nothing.
+    """
+    resumption = request.app[CONTEXT].runtime.resumption
+    return resumption.enabled and request.query.get("resume") != "0"

@@ -29,7 +29,12 @@ from media.formats import AudioFormat
 def test_addresses(url, start):
     got = realtime_url(SessionOptions(url=url))
     assert got.startswith(start)
-    assert parse_qs(urlsplit(got).query) == {"duplex": ["1"], "autostart": ["0"], "dialect": ["ga"]}
+    assert parse_qs(urlsplit(got).query) == {
+        "duplex": ["1"],
+        "autostart": ["0"],
+        "resume": ["0"],
+        "dialect": ["ga"],
+    }
 
 
 def test_the_query_of_the_address_counts_most():
@@ -37,6 +42,7 @@ def test_the_query_of_the_address_counts_most():
     assert parse_qs(urlsplit(url).query) == {
         "duplex": ["1"],
         "autostart": ["0"],
+        "resume": ["0"],
         "dialect": ["beta"],
         "model": ["a b&c"],
         "x": ["1"],

@@ -172,6 +172,16 @@ async def test_without_resume_there_is_no_token(start_server):
         assert refusal["error"]["code"] == "unsupported_session_resume"
 
 
+async def test_a_client_may_do_without(start_server):
+    async with start_server(resume_grace_s=30) as server, client(server) as caller:
+        caller.url += "&resume=0"
+        await caller.begin()
+        assert caller.token is None
+        caller.cut()
+        assert await server.runtime.drain(5)
+        assert not server.runtime.resumption.held
+
+
 async def test_a_resume_of_nothing(start_server):
     async with start_server(resume_grace_s=30) as server, client(server) as caller:
         caller.session, caller.token = "sess_x", "x"
