@@ -19,7 +19,7 @@ class Journal:
         self.bytes = 0
         self.wanted_bytes = max_bytes
         """How much is worth keeping now."""
-        self.max_bytes = max_bytes
+        self._max_bytes = max_bytes
         self._messages: deque[tuple[int, bytes]] = deque()
         self._gone = 0
         """Number of the newest message that isn't kept any more."""
@@ -31,7 +31,7 @@ class Journal:
         """Keeps a message; the oldest go when there is no room. Numbers increase."""
         self._messages.append((seq, message))
         self.bytes += len(message)
-        while self.bytes > self.max_bytes:
+        while self.bytes > self._max_bytes:
             self._forget()
         for _ in range(2):
             if self.bytes > self.wanted_bytes:

@@ -41,6 +41,7 @@ class Attachment:
         self.session = session
         self.wire = wire
         self.journal = Journal(journal_bytes)
+        self._journal_bytes = journal_bytes
         self.generation = 0
         """How many sockets the session has had."""
         self.evict: Callable[[], Awaitable[None]] | None = None
@@ -59,7 +60,7 @@ class Attachment:
     def let_go(self) -> None:
         """The socket is gone: what comes now is all kept for the next one."""
         self.evict = None
-        self.journal.wanted_bytes = self.journal.max_bytes
+        self.journal.wanted_bytes = self._journal_bytes
 
     def redeem(self, token: str) -> bool:
         """Whether this is the last token given; it is used up then."""

@@ -18,7 +18,7 @@ from duplex.errors import SessionError, internal_error, resource_exhausted
 from duplex.metrics import Metrics
 from duplex.resume import Resumption
 from duplex.session import Mode, Session
-from duplex.settings import Settings
+from duplex.settings import Capabilities, Settings
 from engine.api import (
     BadParams,
     Engine,
@@ -85,6 +85,11 @@ class Runtime:
     def spec(self) -> EngineSpec:
         """What the engine serves. Raises EngineUnavailable before `start`."""
         return self.engine.spec
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What sessions here can do."""
+        return Capabilities.of(self.spec, resume=self.resumption.enabled)
 
     @property
     def not_ready(self) -> str | None:

@@ -22,7 +22,7 @@ from running import FRAME, LevelVad, everything, noise, running, settled, silenc
 from duplex.errors import SessionError
 from duplex.events import RateLimit, SessionExpired
 from duplex.session import Mode
-from duplex.settings import Capabilities, Settings
+from duplex.settings import Settings
 from duplex.turns import TurnDetection
 from duplex.wire.messages import ClientMessage
 from duplex.wire.realtime import RealtimeWire
@@ -108,7 +108,7 @@ async def talk(request):
             "sess_1", Settings() if duplex else TURNS, Mode.DUPLEX if duplex else Mode.TURNS
         )
         session.rate_limits = lambda: (LIMIT,)
-        capabilities = Capabilities.of(runtime.spec) if duplex else None
+        capabilities = runtime.capabilities if duplex else None
         made = Talk(session, RealtimeWire("sess_1", runtime.spec, capabilities, dialect), dialect)
         session.start()
         yield made
@@ -645,7 +645,7 @@ def test_whatever_a_client_sends(mode, script):
     async def run():
         async with running(vad=LevelVad(), delay=3) as runtime:
             session = runtime.create_session("sess_1", TURNS, mode)
-            capabilities = Capabilities.of(runtime.spec) if mode is Mode.DUPLEX else None
+            capabilities = runtime.capabilities if mode is Mode.DUPLEX else None
             talk = Talk(session, RealtimeWire("sess_1", runtime.spec, capabilities), "ga")
             session.start()
             found = await talk.read()

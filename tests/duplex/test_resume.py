@@ -12,7 +12,6 @@ from duplex.commands import CloseSession, Heartbeat
 from duplex.errors import SessionError
 from duplex.journal import Journal, JournalGap
 from duplex.resume import Resumption, ResyncRequired
-from duplex.settings import Capabilities
 from duplex.wire.realtime import RealtimeWire
 from media.clock import VirtualClock
 
@@ -92,7 +91,7 @@ class Socket:
 
 def attach(runtime, resumption):
     session = runtime.create_session("sess_1", F32)
-    wire = RealtimeWire("sess_1", runtime.spec, Capabilities.of(runtime.spec))
+    wire = RealtimeWire("sess_1", runtime.spec, runtime.capabilities)
     return resumption.attach(session, wire)
 
 
