@@ -1,7 +1,6 @@
 """An engine in a process of its own: the event loop runs no model, and survives one.
 
-Frames cross by two rings in shared memory (`engine.shm`), all else by one socket
-(`engine.channel`). Importing this module loads no torch.
+`engine.link` is the line to it. Importing this module loads no torch.
 """
 
 from __future__ import annotations
@@ -13,23 +12,14 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, cast
 
 import msgspec
 
-from engine.api import (
-    EngineConfig,
-    EngineError,
-    EngineSpec,
-    Frame,
-    StepOutput,
-    Timings,
-)
-from engine.channel import Failed, Fed, Loaded, Stepped, pack, up
-from engine.messages import Event, Order, Outputs
-from engine.shm import Ring, create_memory
+from engine.api import EngineConfig, EngineError
+from engine.link import ChannelLink, ring_memory
+from engine.messages import Event
 from engine.supervisor import Backoff, SupervisedEngine
 
 logger = logging.getLogger(__name__)
@@ -47,9 +37,19 @@ class ChildEngine(SupervisedEngine):
     and another is started after a wait that `backoff` gives.
     """
 
-    def __init__(self, config: EngineConfig, *, backoff: Backoff | None = None) -> None:
+    def __init__(
+        self,
+        config: EngineConfig,
+        *,
+        listener: socket.socket | None = None,
+        backoff: Backoff | None = None,
+    ) -> None:
+        """`listener`: where other processes attach themselves (`engine.attached`). It stays the
+        caller's.
+        """
+
         async def launch(take: Callable[[Event], None]) -> _Child:
-            return await _Child.launch(config, take)
+            return await _Child.launch(config, listener, take)
 
         super().__init__(launch, backoff or Backoff(), config.chat)
 
@@ -59,39 +59,29 @@ class ChildEngine(SupervisedEngine):
         return self._link.pid if isinstance(self._link, _Child) else None
 
 
-class _Child(asyncio.Protocol):
+class _Child(ChannelLink):
     """The child process, seen from the event loop."""
 
     def __init__(self, take: Callable[[Event], None]) -> None:
-        loop = asyncio.get_running_loop()
-        self._take = take
-        self._unpacker = up()
-        self._transport: asyncio.Transport
+        super().__init__(take)
         self._process: asyncio.subprocess.Process | None = None
-        self._rings: tuple[Ring, Ring] | None = None
-        self._reaping: asyncio.Task[None] | None = None
-        self._last_words = ""
-        self.loaded: asyncio.Future[EngineSpec] = loop.create_future()
-        self.lost: asyncio.Future[str] = loop.create_future()
 
     @classmethod
-    async def launch(cls, config: EngineConfig, take: Callable[[Event], None]) -> _Child:
+    async def launch(
+        cls, config: EngineConfig, listener: socket.socket | None, take: Callable[[Event], None]
+    ) -> _Child:
         """Starts a child and waits until its model is there. Raises EngineError if it can't be."""
         child = cls(take)
         try:
             with contextlib.ExitStack() as stack:
-                memory = _memory(stack), _memory(stack)
+                memory = ring_memory(stack)
                 ours, theirs = socket.socketpair()
                 stack.callback(theirs.close)
-                await asyncio.get_running_loop().create_unix_connection(lambda: child, sock=ours)
+                await child.connect(ours)
                 try:
-                    child._process = await _spawn(config, theirs.fileno(), memory)
+                    child._process = await _spawn(config, theirs.fileno(), memory, listener)
                     theirs.close()
-                    either: list[asyncio.Future[Any]] = [child.loaded, child.lost]
-                    await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
-                    if not child.loaded.done():
-                        raise EngineError(child.lost.result())
-                    child._rings = Ring(memory[0], child.spec), Ring(memory[1], child.spec)
+                    await child.until_loaded(memory)
                 except BaseException:
                     await child.stop()
                     raise
@@ -100,30 +90,11 @@ class _Child(asyncio.Protocol):
         return child
 
     @property
-    def spec(self) -> EngineSpec:
-        return self.loaded.result()
-
-    @property
     def pid(self) -> int | None:
         return self._process.pid if self._process else None
 
-    def send(self, command: Order) -> None:
-        if not self._transport.is_closing():
-            self._transport.write(pack(command))
-
-    def feed(self, frames: Sequence[Frame], arrived: float) -> None:
-        if self._rings is not None and not self._transport.is_closing():
-            batch = self._rings[0].write(
-                [(frame.lease, frame.epoch, frame.index, 0, 0) for frame in frames],
-                [frame.pcm for frame in frames],
-            )
-            self._transport.write(pack(Fed(batch, arrived)))
-
-    def abort(self, reason: str) -> None:
-        self._last_words = reason
-        self._transport.abort()
-
     async def stop(self) -> None:
+        """Ends the process; idempotent, bounded in time."""
         # A child hears that we hang up; one that is still starting hears SIGTERM only.
         self._transport.abort()
         if self._process is not None:
@@ -131,69 +102,31 @@ class _Child(asyncio.Protocol):
                 self._process.terminate()
         await asyncio.shield(self.lost)
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)
-
-    def data_received(self, data: bytes) -> None:
-        for message in self._unpacker.push(data):
-            match message:
-                case Stepped():
-                    self._take(Outputs(self._outputs_of(message)))
-                case Loaded(spec=spec):
-                    self.loaded.set_result(spec)
-                case Failed(message=words):
-                    self._last_words = words
-                case _:
-                    self._take(message)
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._reaping = asyncio.create_task(self._reap())
-
-    def _outputs_of(self, step: Stepped) -> list[StepOutput]:
-        assert self._rings is not None
-        fields, pcm = self._rings[1].read(step.batch)
-        timings = Timings(step.step_s, step.rows)
-        outputs = [
-            StepOutput(lease, epoch, index, sound if heard else None, text, wait_ns * 1e-9, timings)
-            for (lease, epoch, index, heard, wait_ns), sound, text in zip(
-                fields, pcm, step.text or [""] * len(fields), strict=True
-            )
-        ]
-        outputs += [
-            StepOutput(e.lease, e.epoch, e.index, None, "", 0.0, timings, e.error)
-            for e in step.ended
-        ]
-        return outputs
-
-    async def _reap(self) -> None:
-        """Sees the process off, then says so."""
-        how = await _end_of(self._process) if self._process else "its process never started"
-        if self._rings is not None:
-            for ring in self._rings:
-                ring.close()
-        self.lost.set_result(self._last_words or how)
-
-
-def _memory(stack: contextlib.ExitStack) -> int:
-    descriptor = create_memory()
-    stack.callback(os.close, descriptor)
-    return descriptor
+    async def how_it_ended(self) -> str:
+        """Waits for the process."""
+        return await _end_of(self._process) if self._process else "its process never started"
 
 
 async def _spawn(
-    config: EngineConfig, channel: int, memory: tuple[int, int]
+    config: EngineConfig,
+    channel: int,
+    memory: tuple[int, int],
+    listener: socket.socket | None,
 ) -> asyncio.subprocess.Process:
     # Our own package, and never one of that name in the current directory (-P).
     paths = [str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")]
     environ = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, paths))}
     if config.threads is not None:
         environ["OMP_NUM_THREADS"] = environ["MKL_NUM_THREADS"] = str(config.threads)
-    arguments = [str(channel), str(memory[0]), str(memory[1]), msgspec.json.encode(config).decode()]
+    passed = [channel, *memory]
+    if listener is not None:
+        passed.append(listener.fileno())
+    arguments = [*map(str, (*passed, -1)[:4]), msgspec.json.encode(config).decode()]
     return await asyncio.create_subprocess_exec(
         *(sys.executable, "-P", "-X", "faulthandler", "-m", "engine.worker", *arguments),
         stdin=asyncio.subprocess.DEVNULL,
         stdout=_STDERR,
-        pass_fds=(channel, *memory),
+        pass_fds=passed,
         env=environ,
     )
 

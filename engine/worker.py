@@ -1,9 +1,10 @@
-"""The process of an engine: `python -m engine.worker SOCKET DOWN UP CONFIG`.
+"""The process of an engine: `python -m engine.worker SOCKET DOWN UP LISTENER CONFIG`.
 
-The first three are inherited descriptors: the socket to the owner and the memory of the two rings;
-the last is an EngineConfig as JSON. The process ends when the owner hangs up, whatever the model is
-doing then. SIGINT and SIGTERM, which shells and service managers send to whole groups, are left to
-the owner, who may want to drain first. What there is to say to people goes to stderr.
+The first four are inherited descriptors: the socket to the owner, the memory of the two rings, and
+a socket on which more owners may come, or -1; the last is an EngineConfig as JSON. The process
+ends when the owner hangs up, whatever the model is doing then. SIGINT and SIGTERM, which shells and
+service managers send to whole groups, are left to the owner, who may want to drain first. What
+there is to say to people goes to stderr.
 """
 
 from __future__ import annotations
@@ -19,70 +20,26 @@ import threading
 from collections.abc import Sequence
 
 import msgspec
-import numpy as np
 
-from engine.api import EngineConfig, EngineError, EngineSpec, Frame, StepOutput
-from engine.channel import Ended, Failed, Fed, Loaded, Stepped, down, pack
+from engine.api import EngineConfig, EngineError
+from engine.channel import Failed, Loaded, pack
 from engine.core import EngineCore
-from engine.messages import Command, Event, Feed, Outputs, in_words
+from engine.messages import in_words
+from engine.owners import Owners
+from engine.port import OwnerPort
 from engine.registry import build_model
-from engine.serve import serve
-from engine.shm import Ring
+from engine.serve import Port, serve
 from engine.stages.kinds import build_stages
 
 logger = logging.getLogger(__name__)
 
-_READ_BYTES = 1 << 18
 
-
-class _Port:
-    """The engine's end of the socket and the rings."""
-
-    def __init__(self, channel: socket.socket, memory: tuple[int, int], spec: EngineSpec) -> None:
-        self._channel = channel
-        self._unpacker = down()
-        self._frames, self._outputs = (Ring(file, spec, create=True) for file in memory)
-        self._silence = np.zeros(spec.frame_size, np.float32)
-
-    def receive(self, *, wait: bool) -> Sequence[Command] | None:
-        try:
-            data = self._channel.recv(_READ_BYTES, 0 if wait else socket.MSG_DONTWAIT)
-        except BlockingIOError:
-            return ()
-        if not data:
-            return None
-        return [
-            self._taken_out(message) if isinstance(message, Fed) else message
-            for message in self._unpacker.push(data)
-        ]
-
-    def send(self, event: Event) -> None:
-        message = self._put_in(event.outputs) if isinstance(event, Outputs) else event
-        self._channel.sendall(pack(message))
-
-    def _taken_out(self, message: Fed) -> Feed:
-        fields, pcm = self._frames.read(message.batch)
-        frames = [Frame(f[0], f[1], f[2], sound) for f, sound in zip(fields, pcm, strict=True)]
-        return Feed(frames, message.arrived)
-
-    def _put_in(self, outputs: Sequence[StepOutput]) -> Stepped:
-        stepped = [output for output in outputs if not output.error]
-        batch = self._outputs.write(
-            [(o.lease, o.epoch, o.index, o.pcm is not None, int(o.wait_s * 1e9)) for o in stepped],
-            [self._silence if o.pcm is None else o.pcm for o in stepped],
-        )
-        text = [output.text for output in stepped]
-        timings = outputs[0].timings
-        return Stepped(
-            batch,
-            timings.step_s,
-            timings.rows,
-            text if any(text) else [],
-            [Ended(o.lease, o.epoch, o.index, o.error) for o in outputs[len(stepped) :]],
-        )
-
-
-def _run(channel: socket.socket, memory: tuple[int, int], config: EngineConfig) -> None:
+def _run(
+    channel: socket.socket,
+    memory: tuple[int, int],
+    listener: socket.socket | None,
+    config: EngineConfig,
+) -> None:
     core = EngineCore(
         build_model(config),
         config.slots,
@@ -90,7 +47,11 @@ def _run(channel: socket.socket, memory: tuple[int, int], config: EngineConfig) 
         step_mode=config.step_mode,
         stages=build_stages(config.chat),
     )
-    port = _Port(channel, memory, core.spec)
+    port: Port
+    if listener is None:
+        port = OwnerPort(channel, memory, core.spec)
+    else:
+        port = Owners(listener, channel, memory, core.spec)
     for descriptor in memory:
         os.close(descriptor)
     channel.sendall(pack(Loaded(core.spec)))
@@ -113,9 +74,10 @@ def main(arguments: Sequence[str]) -> int:
     channel.set_inheritable(False)
     threading.Thread(target=_end_with_owner, args=(channel,), daemon=True).start()
     memory = (int(arguments[1]), int(arguments[2]))
-    config = msgspec.json.decode(arguments[3], type=EngineConfig)
+    listener = socket.socket(fileno=int(arguments[3])) if arguments[3] != "-1" else None
+    config = msgspec.json.decode(arguments[4], type=EngineConfig)
     try:
-        _run(channel, memory, config)
+        _run(channel, memory, listener, config)
     except ConnectionError:
         return 0
     except Exception as error:

@@ -1,0 +1,56 @@
+"""An engine that another process runs, and more than this one use.
+
+The engine's starter holds the listening socket, so whoever connects while the engine loads, or
+starts again, waits in line there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+from collections.abc import Callable
+
+from engine.api import EngineConfig, EngineError
+from engine.link import ChannelLink, ring_memory
+from engine.messages import Event
+from engine.supervisor import Backoff, SupervisedEngine
+
+
+class AttachedEngine(SupervisedEngine):
+    """Implements `engine.api.Engine` beside others, with rings of its own.
+
+    If the engine dies its leases are over, and the next one is connected to after a wait that
+    `backoff` gives.
+    """
+
+    def __init__(self, path: str, config: EngineConfig, *, backoff: Backoff | None = None) -> None:
+        """`path`: of the listening socket. Of the config `chat` matters here."""
+
+        async def launch(take: Callable[[Event], None]) -> ChannelLink:
+            return await _attach(path, take)
+
+        super().__init__(launch, backoff or Backoff(), config.chat)
+
+
+async def _attach(path: str, take: Callable[[Event], None]) -> ChannelLink:
+    """Connects, and waits until the model is there. Raises EngineError if nobody listens."""
+    link = ChannelLink(take)
+    try:
+        with contextlib.ExitStack() as stack:
+            memory = ring_memory(stack)
+            ours = socket.socket(socket.AF_UNIX)
+            try:
+                ours.connect(path)
+                socket.send_fds(ours, [b"\0"], memory)
+            except OSError:
+                ours.close()
+                raise
+            await link.connect(ours)
+            try:
+                await link.until_loaded(memory)
+            except BaseException:
+                await link.stop()
+                raise
+    except OSError as error:
+        raise EngineError(f"the engine can't be reached: {error}") from error
+    return link
