@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
 from duplex.errors import SessionError
@@ -18,7 +18,7 @@ from engine.api import (
     Request,
     TooManyRequests,
 )
-from engine.stages.values import ChatRequest
+from engine.stages.values import ChatRequest, Finished, RequestOutput
 
 
 class Chat:
@@ -75,6 +75,37 @@ class Chat:
         return told
 
 
+async def merged(answers: Sequence[Request]) -> AsyncGenerator[tuple[int, RequestOutput], None]:
+    """What comes of any of them, with the place of the one that it comes from.
+
+    Raises the first EngineError; is cancelled if one is aborted by someone else.
+    """
+    reading = {_read(answer): place for place, answer in enumerate(answers)}
+    try:
+        while reading:
+            done, _ = await asyncio.wait(reading, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                place = reading.pop(task)
+                output = task.result()
+                if output is None:
+                    raise asyncio.CancelledError
+                yield place, output
+                if not isinstance(output, Finished):
+                    reading[_read(answers[place])] = place
+    finally:
+        for task in reading:
+            task.cancel()
+        if reading:
+            await asyncio.wait(reading)
+
+
+def _read(answer: Request) -> asyncio.Task[RequestOutput | None]:
+    async def read() -> RequestOutput | None:
+        return await anext(answer.__aiter__(), None)
+
+    return asyncio.create_task(read())
+
+
 def _told(error: EngineError) -> SessionError:
     match error:
         case NotServed():
@@ -82,7 +113,7 @@ def _told(error: EngineError) -> SessionError:
         case TooManyRequests():
             return SessionError("resource_exhausted", f"{error}.", type="rate_limit_error")
         case BadParams():
-            return SessionError("invalid_value", str(error), param=error.field)
+            return SessionError("invalid_value", str(error), param=error.field or None)
         case EngineUnavailable():
             return SessionError(
                 "engine_unavailable",
@@ -91,7 +122,9 @@ def _told(error: EngineError) -> SessionError:
             )
         case EngineLost():
             return SessionError(
-                "internal_error", "The model that answered is gone.", type="server_error"
+                "engine_unavailable",
+                "The model that was answering is gone, and starts again.",
+                type="server_error",
             )
         case _:
             return SessionError("internal_error", "The model couldn't answer.", type="server_error")

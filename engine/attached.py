@@ -11,9 +11,11 @@ import socket
 from collections.abc import Callable
 
 from engine.api import EngineConfig, EngineError
+from engine.backoff import Backoff
+from engine.gate import Gate
 from engine.link import ChannelLink, ring_memory
 from engine.messages import Event
-from engine.supervisor import Backoff, SupervisedEngine
+from engine.supervisor import SupervisedEngine
 
 
 class AttachedEngine(SupervisedEngine):
@@ -26,7 +28,7 @@ class AttachedEngine(SupervisedEngine):
     def __init__(self, path: str, config: EngineConfig, *, backoff: Backoff | None = None) -> None:
         """`path`: of the listening socket. Of the config `chat` matters here."""
 
-        async def launch(take: Callable[[Event], None]) -> ChannelLink:
+        async def launch(take: Callable[[Event], None], _: Gate) -> ChannelLink:
             return await _attach(path, take)
 
         super().__init__(launch, backoff or Backoff(), config.chat)

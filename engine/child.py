@@ -18,9 +18,11 @@ from pathlib import Path
 import msgspec
 
 from engine.api import EngineConfig, EngineError
+from engine.backoff import Backoff
+from engine.gate import Gate
 from engine.link import ChannelLink, ring_memory
 from engine.messages import Event
-from engine.supervisor import Backoff, SupervisedEngine
+from engine.supervisor import SupervisedEngine
 
 logger = logging.getLogger(__name__)
 
@@ -48,8 +50,8 @@ class ChildEngine(SupervisedEngine):
         caller's.
         """
 
-        async def launch(take: Callable[[Event], None]) -> _Child:
-            return await _Child.launch(config, listener, take)
+        async def launch(take: Callable[[Event], None], gate: Gate) -> _Child:
+            return await _Child.launch(config, listener, take, gate)
 
         super().__init__(launch, backoff or Backoff(), config.chat)
 
@@ -68,7 +70,11 @@ class _Child(ChannelLink):
 
     @classmethod
     async def launch(
-        cls, config: EngineConfig, listener: socket.socket | None, take: Callable[[Event], None]
+        cls,
+        config: EngineConfig,
+        listener: socket.socket | None,
+        take: Callable[[Event], None],
+        gate: Gate,
     ) -> _Child:
         """Starts a child and waits until its model is there. Raises EngineError if it can't be."""
         child = cls(take)
@@ -79,7 +85,9 @@ class _Child(ChannelLink):
                 stack.callback(theirs.close)
                 await child.connect(ours)
                 try:
-                    child._process = await _spawn(config, theirs.fileno(), memory, listener)
+                    child._process = await _spawn(
+                        config, theirs.fileno(), (*memory, gate.memory), listener
+                    )
                     theirs.close()
                     await child.until_loaded(memory)
                 except BaseException:
@@ -110,7 +118,7 @@ class _Child(ChannelLink):
 async def _spawn(
     config: EngineConfig,
     channel: int,
-    memory: tuple[int, int],
+    memory: tuple[int, int, int],
     listener: socket.socket | None,
 ) -> asyncio.subprocess.Process:
     # Our own package, and never one of that name in the current directory (-P).
@@ -121,7 +129,7 @@ async def _spawn(
     passed = [channel, *memory]
     if listener is not None:
         passed.append(listener.fileno())
-    arguments = [*map(str, (*passed, -1)[:4]), msgspec.json.encode(config).decode()]
+    arguments = [*map(str, (*passed, -1)[:5]), msgspec.json.encode(config).decode()]
     return await asyncio.create_subprocess_exec(
         *(sys.executable, "-P", "-X", "faulthandler", "-m", "engine.worker", *arguments),
         stdin=asyncio.subprocess.DEVNULL,

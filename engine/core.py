@@ -109,6 +109,11 @@ class EngineCore:
         self._stale = 0
 
     @property
+    def ready(self) -> bool:
+        """True while frames wait for a step."""
+        return bool(self._ready)
+
+    @property
     def busy(self) -> bool:
         """True while there is something to do, the stages' work included."""
         rows = self._ready or self._failures or self._ended or self._prefills

@@ -11,12 +11,14 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from engine.api import EngineConfig, EngineError, EngineSpec, Frame
+from engine.backoff import Backoff
 from engine.core import EngineCore
+from engine.gate import Gate
 from engine.messages import Command, Event, Feed, Order, in_words
 from engine.model import LockstepModel
 from engine.serve import serve
 from engine.stages.kinds import build_stages
-from engine.supervisor import Backoff, SupervisedEngine
+from engine.supervisor import SupervisedEngine
 
 logger = logging.getLogger(__name__)
 
@@ -40,8 +42,8 @@ class InProcessEngine(SupervisedEngine):
         *,
         backoff: Backoff | None = None,
     ) -> None:
-        async def launch(take: Callable[[Event], None]) -> _Thread:
-            link = _Thread(build, config, take)
+        async def launch(take: Callable[[Event], None], gate: Gate) -> _Thread:
+            link = _Thread(build, config, take, gate)
             try:
                 await link.started
             except asyncio.CancelledError:
@@ -60,9 +62,11 @@ class _Thread:
         build: Callable[[], LockstepModel],
         config: EngineConfig,
         take: Callable[[Event], None],
+        gate: Gate,
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._take = take
+        self._gate = gate
         self._commands: queue.SimpleQueue[Command | None] = queue.SimpleQueue()
         self.started: asyncio.Future[EngineSpec] = self._loop.create_future()
         self.lost: asyncio.Future[str] = self._loop.create_future()
@@ -100,7 +104,8 @@ class _Thread:
                 stages=build_stages(config.chat),
             )
             self._post(self._begin, core.spec)
-            serve(core, _Port(self._commands, lambda event: self._post(self._deliver, event)))
+            port = _Port(self._commands, lambda event: self._post(self._deliver, event))
+            serve(core, port, self._gate)
         except Exception as error:
             logger.exception("the model's thread has failed")
             self._post(self._end, in_words(error))

@@ -8,6 +8,7 @@ from typing import Protocol
 
 from engine.api import EngineError, Lease
 from engine.core import EngineCore, PrefillFailed
+from engine.gate import Gate
 from engine.messages import (
     Close,
     Command,
@@ -37,17 +38,21 @@ class Port(Protocol):
         ...
 
 
-def serve(core: EngineCore, port: Port) -> None:
+def serve(core: EngineCore, port: Port, gate: Gate | None = None) -> None:
     """Runs the engine until its owner is gone. Raises what a model's step raises.
 
     Each turn takes in what is there, steps what is ready and does one piece of other work; so a
     frame is stepped at once when the engine is idle, and with others after a step it just missed.
+    The gate is closed while frames are ready or in a step.
     """
+    gate = gate or Gate()
     while (commands := port.receive(wait=not core.busy)) is not None:
         for command in commands:
             _obey(core, port, command)
+        gate.closed = core.ready
         if outputs := core.step():
             port.send(Outputs(outputs))
+            gate.closed = core.ready
         match core.advance():
             case Lease() as lease:
                 port.send(Live(lease))

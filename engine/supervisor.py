@@ -23,7 +23,9 @@ from engine.api import (
     Request,
     StepOutput,
 )
+from engine.backoff import Backoff
 from engine.core import check_frames
+from engine.gate import Gate
 from engine.messages import (
     Close,
     Event,
@@ -74,20 +76,10 @@ class Link(Protocol):
         ...
 
 
-Launch = Callable[[Callable[[Event], None]], Awaitable[Link]]
-"""Starts an engine whose events go to the callback, on the loop. Raises EngineError if it can't."""
-
-
-class Backoff(msgspec.Struct, frozen=True, kw_only=True):
-    """How long to wait before an engine is started again."""
-
-    first_s: float = 0.25
-    longest_s: float = 30.0
-    """Also how long an engine must live for the next wait to be `first_s` again."""
-
-    def delay_s(self, failures: int) -> float:
-        """The wait after so many failures in a row before this one."""
-        return float(min(self.longest_s, self.first_s * 2 ** min(failures, 32)))
+Launch = Callable[[Callable[[Event], None], Gate], Awaitable[Link]]
+"""Starts an engine whose events go to the callback, on the loop, and which closes the gate while
+frames are ready. Raises EngineError if it can't.
+"""
 
 
 class SupervisedEngine:
@@ -100,7 +92,8 @@ class SupervisedEngine:
         self, launch: Launch, backoff: Backoff, chat: PipelineConfig | None = None
     ) -> None:
         """`chat`: the stages that answer requests. Raises PipelineError."""
-        self._stages = StageService(chat, self._tell)
+        self._gate = Gate()
+        self._stages = StageService(chat, self._tell, self._gate)
         self._launch = launch
         self._backoff = backoff
         self._link: Link | None = None
@@ -155,6 +148,7 @@ class SupervisedEngine:
         await self._stages.stop()
         if self._link is not None:
             await self._link.stop()
+        self._gate.close()
         self._stream.end()
 
     async def open(self, params: OpenParams) -> Lease:
@@ -270,7 +264,7 @@ class SupervisedEngine:
                 self._stages.take(event)
 
     async def _begin(self) -> None:
-        link = await self._launch(self._take)
+        link = await self._launch(self._take, self._gate)
         self._spec = link.spec
         self._link = link
         self._alive_since = time.monotonic()
@@ -278,6 +272,7 @@ class SupervisedEngine:
 
     def _mourn(self, lost: asyncio.Future[str]) -> None:
         self._link = None
+        self._gate.closed = False
         if self._stopped:
             return
         logger.error("the engine is lost: %s", lost.result())

@@ -1,10 +1,10 @@
-"""The process of an engine: `python -m engine.worker SOCKET DOWN UP LISTENER CONFIG`.
+"""The process of an engine: `python -m engine.worker SOCKET DOWN UP GATE LISTENER CONFIG`.
 
-The first four are inherited descriptors: the socket to the owner, the memory of the two rings, and
-a socket on which more owners may come, or -1; the last is an EngineConfig as JSON. The process
-ends when the owner hangs up, whatever the model is doing then. SIGINT and SIGTERM, which shells and
-service managers send to whole groups, are left to the owner, who may want to drain first. What
-there is to say to people goes to stderr.
+The first five are inherited descriptors: the socket to the owner, the memory of the two rings and
+of the gate, and a socket on which more owners may come, or -1; the last is an EngineConfig as JSON.
+The process ends when the owner hangs up, whatever the model is doing then. SIGINT and SIGTERM,
+which shells and service managers send to whole groups, are left to the owner, who may want to drain
+first. What there is to say to people goes to stderr.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ import msgspec
 from engine.api import EngineConfig, EngineError
 from engine.channel import Failed, Loaded, pack
 from engine.core import EngineCore
+from engine.gate import Gate
 from engine.messages import in_words
 from engine.owners import Owners
 from engine.port import OwnerPort
@@ -37,6 +38,7 @@ logger = logging.getLogger(__name__)
 def _run(
     channel: socket.socket,
     memory: tuple[int, int],
+    gate: Gate,
     listener: socket.socket | None,
     config: EngineConfig,
 ) -> None:
@@ -55,7 +57,7 @@ def _run(
     for descriptor in memory:
         os.close(descriptor)
     channel.sendall(pack(Loaded(core.spec)))
-    serve(core, port)
+    serve(core, port, gate)
 
 
 def _end_with_owner(channel: socket.socket) -> None:
@@ -74,10 +76,12 @@ def main(arguments: Sequence[str]) -> int:
     channel.set_inheritable(False)
     threading.Thread(target=_end_with_owner, args=(channel,), daemon=True).start()
     memory = (int(arguments[1]), int(arguments[2]))
-    listener = socket.socket(fileno=int(arguments[3])) if arguments[3] != "-1" else None
-    config = msgspec.json.decode(arguments[4], type=EngineConfig)
+    gate = Gate(int(arguments[3]))
+    os.close(int(arguments[3]))
+    listener = socket.socket(fileno=int(arguments[4])) if arguments[4] != "-1" else None
+    config = msgspec.json.decode(arguments[5], type=EngineConfig)
     try:
-        _run(channel, memory, listener, config)
+        _run(channel, memory, gate, listener, config)
     except ConnectionError:
         return 0
     except Exception as error:

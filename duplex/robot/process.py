@@ -19,7 +19,7 @@ import msgpack
 from duplex.robot import bootstrap
 from duplex.robot.pipe import HEADER_BYTES, Kind, Message, message, payload_size
 from engine.api import EngineError, EngineLost, EngineUnavailable
-from engine.supervisor import Backoff
+from engine.backoff import Backoff
 
 logger = logging.getLogger(__name__)
 

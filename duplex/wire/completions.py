@@ -21,12 +21,15 @@ from engine.stages.values import (
     Reason,
     StageMetrics,
     TextPiece,
+    TokenLogprob,
     ToolCall,
     ToolCallPiece,
 )
 
 MAX_BATCH = 64
 """Conversations in one request."""
+MAX_CHOICES = 16
+"""Answers to one conversation."""
 
 
 class StreamOptions(msgspec.Struct, frozen=True):
@@ -40,8 +43,7 @@ class _Common(ChatRequest, frozen=True, kw_only=True):
 
     model: str
     max_completion_tokens: Positive | None = None
-    n: int | None = None
-    logprobs: bool | None = None
+    n: Annotated[int, msgspec.Meta(ge=1, le=MAX_CHOICES)] | None = None
     audio: object = None
     stream: bool | None = None
     return_stage_metrics: bool = False
@@ -53,26 +55,32 @@ class _Common(ChatRequest, frozen=True, kw_only=True):
             raise SessionError(
                 "model_not_found", f"There is no model {self.model!r} here.", param="model"
             )
-        if self.n not in (None, 1):
-            raise SessionError("invalid_value", "Only one choice is made.", param="n")
-        if self.logprobs:
+        if self.top_logprobs is not None and not self.logprobs:
             raise SessionError(
-                "invalid_value", "Log probabilities are not given.", param="logprobs"
+                "invalid_value", "top_logprobs goes with logprobs.", param="top_logprobs"
             )
         if self.audio is not None:
             raise SessionError("invalid_value", "Answers are text.", param="audio")
 
-    def request(self, messages: tuple[ChatMessage, ...]) -> ChatRequest:
+    def _request(self, messages: tuple[ChatMessage, ...], choice: int = 0) -> ChatRequest:
         """A conversation of this body's, as stages take it."""
         fields = {name: getattr(self, name) for name in ChatRequest.__struct_fields__}
-        limit = self.max_completion_tokens or self.max_tokens
-        return ChatRequest(**(fields | {"messages": messages, "max_tokens": limit}))
+        fields["messages"] = messages
+        fields["max_tokens"] = self.max_completion_tokens or self.max_tokens
+        if self.seed is not None and choice:
+            fields["seed"] = (self.seed + choice) % (1 << 63)
+        return ChatRequest(**fields)
 
 
 class CompletionBody(_Common, frozen=True, kw_only=True):
     """The body of `POST /v1/chat/completions`."""
 
     stream_options: StreamOptions | None = None
+
+    @property
+    def requests(self) -> list[ChatRequest]:
+        """One for each choice; their seeds differ."""
+        return [self._request(self.messages, choice) for choice in range(self.n or 1)]
 
 
 class BatchBody(_Common, frozen=True, kw_only=True):
@@ -90,6 +98,13 @@ class BatchBody(_Common, frozen=True, kw_only=True):
             raise SessionError("invalid_value", "A batch is not streamed.", param="stream")
         if self.tools:
             raise SessionError("invalid_value", "A batch has no tools.", param="tools")
+        if self.n not in (None, 1):
+            raise SessionError("invalid_value", "A batch has one choice for each.", param="n")
+
+    @property
+    def requests(self) -> list[ChatRequest]:
+        """One for each conversation."""
+        return [self._request(messages) for messages in self.messages]
 
 
 class Usage(msgspec.Struct, frozen=True):
@@ -109,12 +124,24 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     tool_calls: tuple[ToolCall, ...] | msgspec.UnsetType = msgspec.UNSET
 
 
+class Logprobs(msgspec.Struct, frozen=True):
+    """Log probabilities of tokens."""
+
+    content: tuple[TokenLogprob, ...]
+    refusal: None = None
+
+    @classmethod
+    def of(cls, known: tuple[TokenLogprob, ...]) -> Logprobs | None:
+        """None if none are known."""
+        return cls(known) if known else None
+
+
 class Choice(msgspec.Struct, frozen=True, kw_only=True):
     """One answer."""
 
     index: int
     message: Answer
-    logprobs: None = None
+    logprobs: Logprobs | None = None
     finish_reason: Reason
 
 
@@ -157,9 +184,9 @@ class Delta(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 class ChunkChoice(msgspec.Struct, frozen=True, kw_only=True):
     """More of an answer."""
 
-    index: int = 0
+    index: int
     delta: Delta
-    logprobs: None = None
+    logprobs: Logprobs | None = None
     finish_reason: Reason | None = None
 
 
@@ -175,9 +202,10 @@ class Chunk(msgspec.Struct, frozen=True, kw_only=True):
     stage_metrics: tuple[StageMetrics, ...] | msgspec.UnsetType = msgspec.UNSET
 
 
-def usage_of(ends: Sequence[Finished]) -> Usage | None:
-    """The tokens of all; None if they are not known of each."""
-    prompt = [finished.end.prompt_tokens for finished in ends]
+def usage_of(body: CompletionBody | BatchBody, ends: Sequence[Finished]) -> Usage | None:
+    """The tokens of all; None if they are not known of each. Choices share their prompt."""
+    prompts = ends if isinstance(body, BatchBody) else ends[:1]
+    prompt = [finished.end.prompt_tokens for finished in prompts]
     output = [finished.end.output_tokens for finished in ends]
     if None in prompt or None in output:
         return None
@@ -188,7 +216,7 @@ def usage_of(ends: Sequence[Finished]) -> Usage | None:
 def completion(
     id: str, created: int, body: CompletionBody | BatchBody, ends: Sequence[tuple[Made, Finished]]
 ) -> Completion:
-    """The answer to a body: a choice for each conversation, in their order."""
+    """The answer to a body: a choice for each of its requests, in their order."""
     finished = [end for _, end in ends]
     metrics = tuple(times for end in finished for times in end.metrics)
     return Completion(
@@ -202,68 +230,76 @@ def completion(
                     content=made.text or (None if made.tool_calls else ""),
                     tool_calls=made.tool_calls or msgspec.UNSET,
                 ),
+                logprobs=Logprobs.of(made.logprobs),
                 finish_reason=end.end.reason,
             )
             for index, (made, end) in enumerate(ends)
         ),
-        usage=usage_of(finished),
+        usage=usage_of(body, finished),
         stage_metrics=metrics if body.return_stage_metrics else msgspec.UNSET,
     )
 
 
 class ChunkWriter:
-    """Renders one streamed answer."""
+    """Renders one streamed answer, of one choice or several."""
 
     def __init__(self, id: str, created: int, body: CompletionBody) -> None:
         self._id = id
         self._created = created
-        self._model = body.model
-        self._metrics = body.return_stage_metrics
+        self._body = body
         self._usage = body.stream_options is not None and body.stream_options.include_usage
+        self._ends: list[Finished] = []
 
-    def begin(self) -> Chunk:
-        """The first chunk: who speaks."""
-        return self._chunk(Delta(role="assistant", content=""))
+    def begin(self) -> list[Chunk]:
+        """The first chunks: who speaks."""
+        delta = Delta(role="assistant", content="")
+        return [self._chunk(index, delta) for index in range(self._body.n or 1)]
 
-    def more(self, piece: TextPiece | ToolCallPiece) -> Chunk:
-        """A chunk for a piece."""
+    def more(self, index: int, piece: TextPiece | ToolCallPiece) -> Chunk:
+        """A chunk for a piece of a choice."""
         if isinstance(piece, TextPiece):
-            return self._chunk(Delta(content=piece.text))
+            logprobs = Logprobs.of(piece.logprobs)
+            return self._chunk(index, Delta(content=piece.text), logprobs=logprobs)
         call = ToolCallDelta(
             index=piece.index,
             id=piece.id or None,
             type="function" if piece.id else None,
             function=FunctionDelta(piece.name or None, piece.arguments),
         )
-        return self._chunk(Delta(tool_calls=(call,)))
+        return self._chunk(index, Delta(tool_calls=(call,)))
 
-    def end(self, finished: Finished) -> list[Chunk]:
-        """The last chunk, and the usage where it was asked for."""
-        metrics = finished.metrics if self._metrics else msgspec.UNSET
-        chunks = [self._chunk(Delta(), finished.end.reason, metrics)]
-        if self._usage:
+    def end(self, index: int, finished: Finished) -> list[Chunk]:
+        """A choice's last chunk and, after the last choice, the usage where it was asked for."""
+        self._ends.append(finished)
+        metrics = finished.metrics if self._body.return_stage_metrics else msgspec.UNSET
+        chunks = [self._chunk(index, Delta(), reason=finished.end.reason, metrics=metrics)]
+        if self._usage and len(self._ends) == (self._body.n or 1):
             chunks.append(
                 Chunk(
                     id=self._id,
                     created=self._created,
-                    model=self._model,
+                    model=self._body.model,
                     choices=(),
-                    usage=usage_of([finished]),
+                    usage=usage_of(self._body, self._ends),
                 )
             )
         return chunks
 
     def _chunk(
         self,
+        index: int,
         delta: Delta,
+        *,
         reason: Reason | None = None,
+        logprobs: Logprobs | None = None,
         metrics: tuple[StageMetrics, ...] | msgspec.UnsetType = msgspec.UNSET,
     ) -> Chunk:
+        choice = ChunkChoice(index=index, delta=delta, logprobs=logprobs, finish_reason=reason)
         return Chunk(
             id=self._id,
             created=self._created,
-            model=self._model,
-            choices=(ChunkChoice(delta=delta, finish_reason=reason),),
+            model=self._body.model,
+            choices=(choice,),
             usage=None if self._usage else msgspec.UNSET,
             stage_metrics=metrics,
         )

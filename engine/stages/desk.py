@@ -129,7 +129,7 @@ class RequestDesk:
             case JobFailed(message=message, field=field):
                 run = job.run
                 self._forget(job)
-                failure = BadParams(field, message) if field else EngineError(message)
+                failure = EngineError(message) if field is None else BadParams(field, message)
                 self._end(run.stream.id, failure)
 
     def lose(self, stages: frozenset[str], error: EngineError) -> None:

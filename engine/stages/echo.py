@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Generator
 from typing import Final
 
-from engine.api import EngineError
+from engine.api import BadParams, EngineError
 from engine.stages.kinds import EchoOptions
 from engine.stages.values import Piece, StageEnd, StageInput, TextPiece
 
@@ -28,6 +28,8 @@ class EchoStage:
     def run(self, given: StageInput) -> Generator[Piece | None, None, StageEnd]:
         """One word a piece, at most `max_tokens` of them."""
         request = given.request
+        if request.logprobs:
+            raise BadParams("logprobs", "This model gives no log probabilities.")
         words = _WORD.findall(_heard(given))
         limit = len(words) if request.max_tokens is None else request.max_tokens
         for word in words[:limit]:

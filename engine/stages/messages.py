@@ -57,8 +57,8 @@ class JobFailed(msgspec.Struct, frozen=True, tag=True):
 
     job: int
     message: str
-    field: str = ""
-    """The request's field at fault, if it is one."""
+    field: str | None = None
+    """The request's field at fault; empty if the request is at fault without saying which."""
 
 
 JobCommand = StartJob | AbortJob | Grant

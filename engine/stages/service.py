@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from engine.api import EngineError, NotServed
+from engine.gate import Gate
 from engine.stages.config import PipelineConfig, StageConfig
 from engine.stages.desk import RequestDesk
 from engine.stages.kinds import KINDS
@@ -44,12 +45,16 @@ class StageService:
     """Requests, from their admission to their end, whichever process works on them."""
 
     def __init__(
-        self, chat: PipelineConfig | None, tell_engine: Callable[[JobCommand], None]
+        self,
+        chat: PipelineConfig | None,
+        tell_engine: Callable[[JobCommand], None],
+        gate: Gate,
     ) -> None:
         """`tell_engine` gives commands to the engine; raises EngineUnavailable for a StartJob
-        while there is none. Raises PipelineError.
+        while there is none. The homes give way at the `gate`. Raises PipelineError.
         """
         self._tell_engine = tell_engine
+        self._gate = gate
         self._desk: RequestDesk | None = None
         self._homes: dict[str, StageHome] = {}
         self._in_engine: frozenset[str] = frozenset()
@@ -103,7 +108,11 @@ class StageService:
         from engine.stages.vllm.home import VllmHome
 
         return VllmHome(
-            name, stage, take=self.take, lose=lambda error: self._lose(frozenset((name,)), error)
+            name,
+            stage,
+            self._gate,
+            take=self.take,
+            lose=lambda error: self._lose(frozenset((name,)), error),
         )
 
     def _lose(self, stages: frozenset[str], error: EngineError) -> None:

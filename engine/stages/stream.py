@@ -15,6 +15,7 @@ from engine.stages.values import (
     Piece,
     RequestOutput,
     TextPiece,
+    TokenLogprob,
     ToolCall,
     ToolCallPiece,
 )
@@ -52,6 +53,7 @@ class RequestStream:
         self._taken = 0
         self._text: list[str] = []
         self._calls: dict[int, _Call] = {}
+        self._logprobs: list[TokenLogprob] = []
         self._tokens = 0
 
     @property
@@ -77,13 +79,15 @@ class RequestStream:
                 for _, call in sorted(self._calls.items())
             ),
             tokens=self._tokens,
+            logprobs=tuple(self._logprobs),
         )
 
     def put(self, piece: Piece) -> None:
         """More has come."""
         match piece:
-            case TextPiece(text=text):
+            case TextPiece(text=text, logprobs=logprobs):
                 self._text.append(text)
+                self._logprobs += logprobs
             case ToolCallPiece(index=index):
                 call = self._calls.setdefault(index, _Call())
                 call.id = call.id or piece.id

@@ -111,6 +111,9 @@ class ResponseFormat(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
 
 Positive = Annotated[int, msgspec.Meta(ge=1)]
 Penalty = Annotated[float, msgspec.Meta(ge=-2, le=2)]
+Int64 = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
+MAX_STOPS = 4
+"""Texts in `stop`."""
 
 
 class ChatRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -127,8 +130,18 @@ class ChatRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     top_k: Annotated[int, msgspec.Meta(ge=-1)] | None = None
     frequency_penalty: Penalty | None = None
     presence_penalty: Penalty | None = None
-    seed: int | None = None
-    stop: str | tuple[str, ...] | None = None
+    seed: Int64 | None = None
+    stop: str | Annotated[tuple[str, ...], msgspec.Meta(max_length=MAX_STOPS)] | None = None
+    logprobs: bool | None = None
+    top_logprobs: Annotated[int, msgspec.Meta(ge=0, le=20)] | None = None
+    logit_bias: dict[str, Annotated[float, msgspec.Meta(ge=-100, le=100)]] | None = None
+    reasoning_effort: str | None = None
+    min_p: Annotated[float, msgspec.Meta(ge=0, le=1)] | None = None
+    repetition_penalty: Annotated[float, msgspec.Meta(gt=0)] | None = None
+    min_tokens: Annotated[int, msgspec.Meta(ge=0)] | None = None
+    stop_token_ids: tuple[Int64, ...] | None = None
+    ignore_eos: bool | None = None
+    chat_template_kwargs: dict[str, object] | None = None
 
 
 class StageInput(msgspec.Struct, frozen=True):
@@ -139,11 +152,27 @@ class StageInput(msgspec.Struct, frozen=True):
     """One for each of its `inputs`, in their order; none for a stage that begins."""
 
 
-class TextPiece(msgspec.Struct, frozen=True, tag="text"):
+class TopLogprob(msgspec.Struct, frozen=True, kw_only=True):
+    """A token that the model might have taken, and how likely it was."""
+
+    token: str
+    logprob: float
+    bytes: tuple[int, ...] | None = None
+
+
+class TokenLogprob(TopLogprob, frozen=True, kw_only=True):
+    """A token that the model took, and the likeliest ones."""
+
+    top_logprobs: tuple[TopLogprob, ...] = ()
+
+
+class TextPiece(msgspec.Struct, frozen=True, tag="text", omit_defaults=True):
     """More of an answer's text."""
 
     text: str
     tokens: int = 1
+    logprobs: tuple[TokenLogprob, ...] = ()
+    """Of its tokens, if they were asked for."""
 
 
 class ToolCallPiece(msgspec.Struct, frozen=True, tag="tool_call", omit_defaults=True):
@@ -202,6 +231,7 @@ class Made(msgspec.Struct, frozen=True, kw_only=True):
     text: str = ""
     tool_calls: tuple[ToolCall, ...] = ()
     tokens: int = 0
+    logprobs: tuple[TokenLogprob, ...] = ()
 
 
 class StageStats(msgspec.Struct, frozen=True, kw_only=True):

@@ -29,10 +29,10 @@ from engine.api import (
     NoFreeSlot,
     OpenParams,
 )
+from engine.backoff import Backoff
 from engine.child import ChildEngine
 from engine.echo import FRAME_SIZE
 from engine.shm import RingFull
-from engine.supervisor import Backoff
 
 ROOT = Path(engine.__file__).parents[1]
 FAULTS = Path(__file__).parent / "faults"

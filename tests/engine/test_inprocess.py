@@ -18,10 +18,10 @@ from engine.api import (
     OpenParams,
     Pcm,
 )
+from engine.backoff import Backoff
 from engine.echo import FRAME_SIZE, EchoModel
 from engine.inprocess import InProcessEngine
 from engine.model import StepResult
-from engine.supervisor import Backoff
 
 PARAMS = OpenParams()
 CONFIG = EngineConfig(model="echo", slots=2, max_in_flight=3)

@@ -80,6 +80,28 @@ async def test_a_stream(start_server):
         await idle(server)
 
 
+async def test_several_choices(start_server):
+    async with start_server(chat=CHAT) as server, client_of(server) as client:
+        whole = await create(client, n=3)
+        assert [(c.index, c.message.content) for c in whole.choices] == [
+            (index, "hello you") for index in range(3)
+        ]
+        assert (whole.usage.prompt_tokens, whole.usage.completion_tokens) == (3, 6)
+        stream = await create(client, n=3, stream=True, stream_options={"include_usage": True})
+        texts, ends = ["", "", ""], []
+        async for chunk in stream:
+            for choice in chunk.choices:
+                texts[choice.index] += choice.delta.content or ""
+                ends += [choice.index] if choice.finish_reason else []
+        assert texts == ["hello you"] * 3
+        assert sorted(ends) == [0, 1, 2]
+        assert chunk.usage == whole.usage
+        left = await create(client, ENDLESS, n=3, stream=True)
+        await anext(left.__aiter__())
+        await left.close()
+        await idle(server)
+
+
 async def test_content_in_parts(start_server):
     parts = [{"type": "text", "text": "a "}, {"type": "text", "text": "b"}]
     async with start_server(chat=CHAT) as server, client_of(server) as client:
@@ -119,8 +141,11 @@ async def test_a_batch_is_taken_in_whole_or_not(start_server):
     [
         ({"temperature": 3}, "temperature"),
         ({"max_tokens": 0}, "max_tokens"),
-        ({"n": 2}, "n"),
-        ({"logprobs": True}, "logprobs"),
+        ({"n": 0}, "n"),
+        ({"n": 17}, "n"),
+        ({"seed": 2**70}, "seed"),
+        ({"stop": list("abcde")}, "stop"),
+        ({"top_logprobs": 2}, "top_logprobs"),
         ({"audio": {"voice": "alloy", "format": "wav"}}, "audio"),
         ({"messages": []}, "messages"),
         ({"messages": [{"role": "parrot", "content": "x"}]}, "messages[0].role"),
@@ -142,7 +167,11 @@ async def test_a_wrong_field_is_named(start_server, options, param):
 
 @pytest.mark.parametrize(
     ("body", "param"),
-    [({"stream": True}, "stream"), ({"tools": [{"function": {"name": "f"}}]}, "tools")],
+    [
+        ({"stream": True}, "stream"),
+        ({"tools": [{"function": {"name": "f"}}]}, "tools"),
+        ({"n": 2}, "n"),
+    ],
 )
 async def test_what_a_batch_cannot_do(start_server, body, param):
     async with start_server(chat=CHAT) as server, client_of(server) as client:
@@ -153,6 +182,16 @@ async def test_what_a_batch_cannot_do(start_server, body, param):
                 cast_to=ChatCompletion,
             )
         assert caught.value.param == param
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_what_a_model_refuses_is_a_400_streamed_or_not(start_server, stream):
+    async with start_server(chat=CHAT) as server, client_of(server) as client:
+        with pytest.raises(openai.BadRequestError) as caught:
+            await create(client, logprobs=True, n=2, stream=stream)
+        assert (caught.value.code, caught.value.param) == ("invalid_value", "logprobs")
+        assert server.runtime.chat.errors == {"invalid_value": 1}
+        await idle(server)
 
 
 async def test_another_model_is_not_here(start_server):

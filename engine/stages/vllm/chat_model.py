@@ -8,47 +8,60 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 from collections.abc import AsyncGenerator, Callable
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 import psutil
+import pydantic
 from vllm.engine.arg_utils import AsyncEngineArgs
 from vllm.entrypoints.launchers.api_server.app_state import init_app_state
 from vllm.entrypoints.launchers.cli_args import make_arg_parser
 from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
-from vllm.entrypoints.serve.engine.protocol import ErrorResponse
-from vllm.exceptions import VLLMValidationError
+from vllm.entrypoints.serve.engine.protocol import ErrorInfo, ErrorResponse
+from vllm.exceptions import VLLMClientError
 from vllm.utils.argparse_utils import FlexibleArgumentParser
 from vllm.v1.engine.async_llm import AsyncLLM
 from vllm.v1.metrics.loggers import StatLoggerBase
 
-from engine.stages.values import ChatRequest, Piece, Reason, StageEnd, TextPiece, ToolCallPiece
+from engine.api import BadParams, EngineError
+from engine.stages.values import (
+    ChatRequest,
+    ImagePart,
+    Piece,
+    Reason,
+    StageEnd,
+    TextPiece,
+    TokenLogprob,
+    ToolCallPiece,
+)
 from engine.stages.vllm.messages import VllmConfig
+from engine.stages.vllm.scheduling import give_way
 
-
-class Refused(Exception):
-    """vLLM doesn't take a request, or fails it."""
-
-    def __init__(self, message: str, field: str = "") -> None:
-        super().__init__(message)
-        self.field = field
+_DETAILS: Final = re.compile(r" \((parameter=(?P<field>\w+)|value=).*\)$", re.DOTALL)
+"""What vLLM adds to the message of an error."""
 
 
 class ChatModel:
     """AsyncLLM and its chat layer."""
 
-    def __init__(self, llm: AsyncLLM, chat: Any) -> None:
+    def __init__(self, llm: AsyncLLM, chat: Any, config: VllmConfig) -> None:
         self._llm = llm
         self._chat = chat
+        self._options = config.options
 
     @classmethod
     async def load(cls, config: VllmConfig, observe: Callable[[int], None]) -> ChatModel:
         """Loads the model. `observe` gets the number of running requests after each step."""
         options = config.options
         _limit_cpu_memory(options.memory)
-        told = {"gpu_memory_utilization": options.memory, "max_num_seqs": config.max_running}
+        told = {
+            "gpu_memory_utilization": options.memory,
+            "max_num_seqs": config.max_running,
+            "async_scheduling": False,  # a step scheduled ahead can't give way any more
+        }
         engine_args = AsyncEngineArgs(model=options.model, **(told | options.engine_args))
 
         class Observer(StatLoggerBase):  # type: ignore[misc]  # untyped here
@@ -60,7 +73,9 @@ class ChatModel:
 
             def log_engine_initialized(self) -> None: ...
 
-        llm = AsyncLLM.from_engine_args(engine_args, stat_loggers=[Observer])
+        vllm_config = engine_args.create_engine_config()
+        give_way(vllm_config)
+        llm = AsyncLLM.from_vllm_config(vllm_config, stat_loggers=[Observer])
         args = make_arg_parser(FlexibleArgumentParser()).parse_args(["--model", options.model])
         args.enable_log_requests = False
         if options.tool_parser is not None:
@@ -68,8 +83,8 @@ class ChatModel:
         state: Any = SimpleNamespace()
         await init_app_state(llm, state, args, await llm.get_supported_tasks())
         if state.openai_serving_chat is None:
-            raise Refused(f"{options.model} generates no text")
-        return cls(llm, state.openai_serving_chat)
+            raise EngineError(f"{options.model} generates no text")
+        return cls(llm, state.openai_serving_chat, config)
 
     @property
     def unfinished(self) -> int:
@@ -81,30 +96,30 @@ class ChatModel:
         """Why it can't go on, if it can't."""
         return self._llm.dead_error if self._llm.errored else None
 
-    def shutdown(self) -> None:
-        """Ends it and its processes."""
-        self._llm.shutdown()
-
     async def answer(self, request: ChatRequest) -> AsyncGenerator[Piece | StageEnd, None]:
-        """Pieces, then the end. Closing it aborts the request. Raises Refused."""
+        """Pieces, then the end. Closing it aborts the request.
+
+        Raises BadParams for a request that can't be taken, EngineError for one that fails.
+        """
+        self._check(request)
         body = msgspec.to_builtins(request) | {
             "stream": True,
             "stream_options": {"include_usage": True, "continuous_usage_stats": True},
         }
         try:
             events = await self._chat.create_chat_completion(ChatCompletionRequest(**body), None)
-        except (
-            ValueError,
-            VLLMValidationError,
-        ) as error:  # its own word for a request it can't take
-            raise Refused(str(error), "messages") from error
+        except pydantic.ValidationError as error:
+            first = error.errors(include_url=False)[0]
+            raise BadParams(str(first["loc"][0] if first["loc"] else ""), first["msg"]) from error
+        except (ValueError, VLLMClientError) as error:  # its own words for what it can't take
+            raise self._refusal(str(error), getattr(error, "parameter", None)) from error
         if isinstance(events, ErrorResponse):
-            raise Refused(events.error.message, events.error.param or "")
+            raise self._failure(events.error)
         reason: Reason = "stop"
         prompt, output, made = None, 0, 0
         async with contextlib.aclosing(events):
             async for event in events:
-                chunk = _chunk_of(event)
+                chunk = self._chunk_of(event)
                 if chunk is None:
                     continue
                 usage = chunk.get("usage") or {}
@@ -112,28 +127,56 @@ class ChatModel:
                 output = usage.get("completion_tokens", output)
                 prompt = usage.get("prompt_tokens", prompt)
                 for choice in chunk["choices"]:
-                    for piece in _pieces_of(choice["delta"], made):
+                    for piece in _pieces_of(choice, made):
                         yield piece
                         made = 0
                     if choice.get("finish_reason") in ("length", "tool_calls"):
                         reason = choice["finish_reason"]
         yield StageEnd(reason=reason, prompt_tokens=prompt, output_tokens=output)
 
+    def _check(self, request: ChatRequest) -> None:
+        """What vLLM would do, or would refuse in the words of its own command line."""
+        chooses = request.tools and request.tool_choice in (None, "auto")
+        if chooses and self._options.tool_parser is None:
+            raise BadParams("tools", "No tool_parser is set for this model to choose tools.")
+        if not self._options.engine_args.get("allowed_media_domains"):
+            for message in request.messages:
+                for part in message.content or ():
+                    if isinstance(part, ImagePart) and not part.image_url.url.startswith("data:"):
+                        raise BadParams(
+                            "messages",
+                            "Images are taken as data URLs: no domain is set in "
+                            "allowed_media_domains to fetch any from.",
+                        )
 
-def _chunk_of(event: str) -> dict[str, Any] | None:
-    data = event.removeprefix("data: ").strip()
-    if not data or data == "[DONE]":
-        return None
-    chunk: dict[str, Any] = msgspec.json.decode(data)
-    if error := chunk.get("error"):
-        raise Refused(error.get("message", "it failed"), error.get("param") or "")
-    return chunk
+    def _chunk_of(self, event: str) -> dict[str, Any] | None:
+        data = event.removeprefix("data: ").strip()
+        if not data or data == "[DONE]":
+            return None
+        chunk: dict[str, Any] = msgspec.json.decode(data)
+        if error := chunk.get("error"):
+            raise self._failure(ErrorInfo(**error))
+        return chunk
+
+    def _failure(self, error: ErrorInfo) -> EngineError:
+        if 400 <= error.code < 500:
+            return self._refusal(error.message, error.param)
+        return EngineError(error.message)
+
+    def _refusal(self, message: str, field: str | None) -> BadParams:
+        details = _DETAILS.search(message)
+        if details is not None:
+            message, field = message[: details.start()], field or details["field"]
+        words = message.replace(self._options.model, "the model").strip()
+        return BadParams(field or "", words if words.endswith(".") else f"{words}.")
 
 
-def _pieces_of(delta: dict[str, Any], tokens: int) -> list[Piece]:
+def _pieces_of(choice: dict[str, Any], tokens: int) -> list[Piece]:
     pieces: list[Piece] = []
-    if text := delta.get("content"):
-        pieces.append(TextPiece(text, tokens))
+    delta, logprobs = choice["delta"], (choice.get("logprobs") or {}).get("content") or ()
+    if (text := delta.get("content")) or logprobs:
+        known = msgspec.convert(logprobs, tuple[TokenLogprob, ...])
+        pieces.append(TextPiece(text or "", tokens, known))
     for call in delta.get("tool_calls") or ():
         function = call.get("function") or {}
         pieces.append(

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import importlib.util
 import logging
 import os
-import signal
 import socket
 import sys
+import tempfile
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final
@@ -17,19 +17,29 @@ from typing import Final
 import msgspec
 
 from engine.api import EngineLost, EngineUnavailable, NotServed
+from engine.backoff import Backoff
 from engine.channel import Unpacker, pack
+from engine.gate import Gate
 from engine.stages.config import StageConfig
 from engine.stages.kinds import VllmOptions
 from engine.stages.messages import JobCommand, JobEvent, StartJob
 from engine.stages.values import StageStats
-from engine.stages.vllm.messages import Failed, Gauges, Loaded, VllmConfig, VllmEvent
+from engine.stages.vllm.group import end_group
+from engine.stages.vllm.messages import (
+    GATE_ENV,
+    Failed,
+    Gauges,
+    Loaded,
+    VllmConfig,
+    VllmEvent,
+)
 
 logger = logging.getLogger(__name__)
 
-RETRY_S: Final = 10.0
+RETRY: Final = Backoff(first_s=1.0, longest_s=300.0)
 """Between the end of a process and the start of the next: loading is no small work."""
 STOP_S: Final = 5.0
-"""How long a process may take to end when its owner hangs up."""
+"""How long the processes may take to end once they are killed."""
 
 WORKER: Final = "engine.stages.vllm.worker"
 _READ_BYTES: Final = 1 << 18
@@ -43,6 +53,7 @@ class VllmHome:
         self,
         stage: str,
         config: StageConfig,
+        gate: Gate,
         *,
         take: Callable[[JobEvent], None],
         lose: Callable[[EngineLost], None],
@@ -52,12 +63,15 @@ class VllmHome:
             max_running=config.max_running,
             options=msgspec.convert(config.options, VllmOptions),
         )
+        self._gate = gate
         self._take = take
         self._lose = lose
         self._installed = importlib.util.find_spec("vllm") is not None
         self._keeping: asyncio.Task[None] | None = None
         self._writer: asyncio.StreamWriter | None = None
         self._gauges = Gauges(0, 0)
+        self._absent = "is still loading"
+        self._loaded_at: float | None = None
 
     def start(self) -> None:
         """Begins to load; without vLLM there is nothing to begin."""
@@ -81,7 +95,7 @@ class VllmHome:
                 raise NotServed(
                     f"The stage {self.stage} needs vLLM: pip install 'duplex-media-server[vllm]'."
                 )
-            raise EngineUnavailable("the language model is still loading")
+            raise EngineUnavailable(f"the language model {self._absent}")
 
     @property
     def stage(self) -> str:
@@ -95,18 +109,28 @@ class VllmHome:
         return (StageStats(stage=self.stage, waiting=waiting, running=running),)
 
     async def _keep(self) -> None:
+        failures = 0
         while True:
+            self._loaded_at = None
             words = await self._live()
-            logger.error("stage %s: vLLM is lost: %s", self.stage, words)
+            lived_s = 0.0 if self._loaded_at is None else time.monotonic() - self._loaded_at
+            failures = 0 if lived_s >= RETRY.longest_s else failures
+            delay_s = RETRY.delay_s(failures)
+            failures += 1
+            self._absent = "is starting again" if lived_s else "can't be loaded; see the log"
+            logger.error(
+                "stage %s: vLLM is lost: %s; it starts again in %g s", self.stage, words, delay_s
+            )
             self._lose(EngineLost(f"the language model is lost: {words}"))
-            await asyncio.sleep(RETRY_S)
+            await asyncio.sleep(delay_s)
 
     async def _live(self) -> str:
         """One process, from its start to its end. Returns its last words."""
         ours, theirs = socket.socketpair()
-        with ours:  # the stream owns it in the end; until then nobody does
+        # the stream owns our end when there is one; until then nobody does
+        with ours, tempfile.TemporaryDirectory(prefix="duplex-vllm-") as sockets:
             with theirs:
-                process = await self._spawn(theirs.fileno())
+                process = await self._spawn(theirs.fileno(), sockets)
             try:
                 words = await self._converse(ours)
             finally:
@@ -124,6 +148,7 @@ class VllmHome:
                     match event:
                         case Loaded():
                             self._writer = writer
+                            self._loaded_at = time.monotonic()
                             logger.info("stage %s: the language model is ready", self.stage)
                         case Gauges():
                             self._gauges = event
@@ -137,7 +162,7 @@ class VllmHome:
             writer.close()
         return words
 
-    async def _spawn(self, channel: int) -> asyncio.subprocess.Process:
+    async def _spawn(self, channel: int, sockets: str) -> asyncio.subprocess.Process:
         root = str(Path(__file__).parents[3])
         paths = [root, os.environ.get("PYTHONPATH", "")]
         arguments = [str(channel), msgspec.json.encode(self._config).decode()]
@@ -146,15 +171,17 @@ class VllmHome:
             stdin=asyncio.subprocess.DEVNULL,
             stdout=_STDERR,
             pass_fds=(channel,),
-            env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, paths))},
+            env=os.environ
+            | {
+                "PYTHONPATH": os.pathsep.join(filter(None, paths)),
+                "VLLM_RPC_BASE_PATH": sockets,
+                GATE_ENV: self._gate.path,
+            },
             start_new_session=True,  # so that it and vLLM's own processes can be ended together
         )
 
 
 async def _see_off(process: asyncio.subprocess.Process) -> None:
-    """Waits for a process whose channel is closed; then ends what is left of its group."""
-    with contextlib.suppress(TimeoutError):
-        await asyncio.wait_for(process.wait(), STOP_S)
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
+    """Ends a process, and vLLM's own that it has started."""
+    await asyncio.to_thread(end_group, process.pid, STOP_S)
     await process.wait()

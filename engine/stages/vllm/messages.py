@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import msgspec
 
 from engine.stages.kinds import VllmOptions
 from engine.stages.messages import JobEnded, JobFailed, Produced
+
+GATE_ENV: Final = "DUPLEX_ENGINE_GATE"
+"""Where the process and its own children find the gate of the conversations' engine."""
 
 
 class VllmConfig(msgspec.Struct, frozen=True, kw_only=True):

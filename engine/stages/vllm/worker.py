@@ -1,7 +1,7 @@
 """The process of a language model: `python -m engine.stages.vllm.worker SOCKET CONFIG`.
 
-SOCKET is an inherited descriptor, CONFIG a VllmConfig as JSON. The process ends when its owner
-hangs up.
+SOCKET is an inherited descriptor, CONFIG a VllmConfig as JSON. The process leads a group of its
+own, with vLLM's; it ends when its owner hangs up, and the group with it.
 """
 
 from __future__ import annotations
@@ -11,15 +11,18 @@ import contextlib
 import functools
 import logging
 import os
+import select
 import signal
 import socket
 import sys
+import threading
 import time
 from collections.abc import Sequence
 from typing import Final
 
 import msgspec
 
+from engine.api import BadParams, EngineError
 from engine.channel import Unpacker, pack
 from engine.stages.messages import (
     WINDOW,
@@ -33,7 +36,8 @@ from engine.stages.messages import (
 )
 from engine.stages.metrics import Stopwatch
 from engine.stages.values import StageEnd
-from engine.stages.vllm.chat_model import ChatModel, Refused
+from engine.stages.vllm.chat_model import ChatModel
+from engine.stages.vllm.group import kill_group
 from engine.stages.vllm.messages import Failed, Gauges, Loaded, VllmConfig, VllmEvent
 
 logger = logging.getLogger(__name__)
@@ -124,13 +128,14 @@ class _Worker(asyncio.Protocol):
                         await credit.take()
                         self.tell(Produced(job, output))
                     self._tell_gauges()
-        except Refused as error:
+        except BadParams as error:
             self.tell(JobFailed(job, str(error), error.field))
         except Exception as error:
             if self._model.error is not None:
                 self.tell(Failed(f"vLLM has failed: {error}"))
                 self.ended.set()
-            else:
+                return  # with all other jobs
+            if not isinstance(error, EngineError):
                 logger.exception("job %d failed", job)
             self.tell(JobFailed(job, f"{type(error).__name__}: {error}"))
 
@@ -147,23 +152,29 @@ class _Worker(asyncio.Protocol):
                 self.tell(gauges)
 
 
-async def run(descriptor: int, config: VllmConfig) -> None:
+async def run(channel: socket.socket, config: VllmConfig) -> None:
     """Loads and serves until the owner hangs up or vLLM fails."""
     worker = _Worker(config)
-    ours = socket.socket(fileno=descriptor)
     loop = asyncio.get_running_loop()
-    await loop.create_unix_connection(lambda: worker, sock=ours)
+    await loop.create_unix_connection(lambda: worker, sock=channel)
     try:
         model = await ChatModel.load(config, worker.observe)
     except Exception as error:
         logger.exception("the language model can't be loaded")
         worker.tell(Failed(f"{type(error).__name__}: {error}"))
         return
-    try:
-        worker.serve(model)
-        await worker.ended.wait()
-    finally:
-        model.shutdown()
+    worker.serve(model)
+    await worker.ended.wait()
+
+
+def _end_with_owner(channel: socket.socket) -> None:
+    """Also while vLLM loads, which holds up the event loop."""
+    poller = select.poll()
+    poller.register(channel, 0)  # no event but the one that can't be masked: POLLHUP
+    poller.poll()
+    if os.getpgrp() == os.getpid():
+        kill_group(os.getpid(), spare=os.getpid())
+    os._exit(0)
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -173,8 +184,10 @@ def main(arguments: Sequence[str]) -> None:
     os.nice(NICENESS)
     logging.basicConfig(level=logging.INFO, format="%(levelname)s vllm %(name)s: %(message)s")
     descriptor = int(arguments[0])
-    os.set_inheritable(descriptor, False)
-    asyncio.run(run(descriptor, msgspec.json.decode(arguments[1], type=VllmConfig)))
+    channel = socket.socket(fileno=descriptor)
+    channel.set_inheritable(False)
+    threading.Thread(target=_end_with_owner, args=(channel,), daemon=True).start()
+    asyncio.run(run(channel, msgspec.json.decode(arguments[1], type=VllmConfig)))
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ import pytest
 from duplex.robot.pipe import Kind
 from duplex.robot.process import RobotPolicy
 from engine.api import EngineError, EngineLost, EngineUnavailable
-from engine.supervisor import Backoff
+from engine.backoff import Backoff
 from media.ndarray_msgpack import packb, unpackb
 
 POLICIES = "tests.duplex.robot.policies"

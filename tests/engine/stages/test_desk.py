@@ -158,7 +158,9 @@ async def test_a_waiting_reader_is_woken_by_abort():
     assert await reading == []
 
 
-@pytest.mark.parametrize(("field", "kind"), [("", EngineError), ("seed", BadParams)])
+@pytest.mark.parametrize(
+    ("field", "kind"), [(None, EngineError), ("", BadParams), ("seed", BadParams)]
+)
 async def test_a_failed_job_fails_its_request_after_its_output(field, kind):
     house = House(pipeline())
     stream = house.desk.submit(say("one two"))
@@ -168,7 +170,7 @@ async def test_a_failed_job_fails_its_request_after_its_output(field, kind):
     assert (await anext(stream)).text == "one"
     with pytest.raises(kind, match="broke") as caught:
         await anext(stream)
-    assert getattr(caught.value, "field", "") == field
+    assert getattr(caught.value, "field", None) == field
     assert await read(stream) == []
     house.scheduler.obey(AbortJob(house.sent[0].job))  # the scheduler in place of which we spoke
     house.run()

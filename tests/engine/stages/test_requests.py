@@ -18,9 +18,11 @@ from engine.api import (
     OpenParams,
     TooManyRequests,
 )
+from engine.backoff import Backoff
 from engine.child import ChildEngine
 from engine.core import EngineCore
 from engine.echo import EchoModel
+from engine.gate import Gate
 from engine.inprocess import InProcessEngine
 from engine.messages import Feed, Live, Open, Outputs
 from engine.serve import serve
@@ -28,7 +30,6 @@ from engine.stages.graph import PipelineError
 from engine.stages.kinds import build_stages
 from engine.stages.messages import AbortJob, Produced, StartJob
 from engine.stages.values import Finished, StageInput, StageStats
-from engine.supervisor import Backoff
 
 SOON = Backoff(first_s=0.001, longest_s=60.0)
 ENDLESS = "word " * 100_000
@@ -197,7 +198,7 @@ def test_a_ready_frame_waits_for_one_piece_at_most():
             [],
         ]
     )
-    serve(core, port)
+    serve(core, port, Gate())
     first = [Live, Outputs, Produced, Outputs, Produced]
     assert port.told == [*first, Outputs, Live]
     assert port.waits == [True, False, False, False, False, True, True]

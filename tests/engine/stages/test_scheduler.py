@@ -170,8 +170,8 @@ def test_a_job_that_will_not_end_cleanly_hurts_nobody(scheduler, caplog):
     ("text", "message", "field", "logged"),
     [
         ("raise bad", "no seed here", "seed", False),
-        ("raise words", "in our words", "", False),
-        ("raise any", "ZeroDivisionError: by what", "", True),
+        ("raise words", "in our words", None, False),
+        ("raise any", "ZeroDivisionError: by what", None, True),
     ],
 )
 def test_a_failure_is_one_jobs(scheduler, caplog, text, message, field, logged):

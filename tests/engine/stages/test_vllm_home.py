@@ -10,6 +10,7 @@ from engine_runs import HANGS_S, Reader
 from requesting import engine_config, say
 
 from engine.api import EngineLost, EngineUnavailable, NotServed
+from engine.backoff import Backoff
 from engine.echo import EchoModel
 from engine.inprocess import InProcessEngine
 from engine.stages.config import PipelineConfig, StageConfig
@@ -24,7 +25,7 @@ async def started(monkeypatch, model="m", installed=True):
     found = object() if installed else None
     monkeypatch.setattr(home.importlib.util, "find_spec", lambda name: found)
     monkeypatch.setattr(home, "WORKER", "stand_in")
-    monkeypatch.setattr(home, "RETRY_S", 0.01)
+    monkeypatch.setattr(home, "RETRY", Backoff(first_s=0.01))
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))
     stages = {
         "reply": StageConfig(kind="vllm", options={"model": model}),
@@ -97,7 +98,7 @@ async def test_what_cannot_be_loaded_says_why(monkeypatch, caplog):
         async with asyncio.timeout(HANGS_S):
             while "no such weights" not in caplog.text:
                 await asyncio.sleep(0.005)
-        with pytest.raises(EngineUnavailable, match="still loading"):
+        with pytest.raises(EngineUnavailable, match=r"can't be loaded"):
             engine.submit(say("a"))
 
 
