@@ -1,0 +1,94 @@
+"""Callers in real time, each at a phase of its own, through the loop that serves them."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+
+import torch
+
+from engine.api import OpenParams
+from engine.core import EngineCore
+from engine.model import LockstepModel
+from engine.serve import serve
+from recipes.bench.gpu.callers import PacedCallers, Visit
+from recipes.bench.gpu.models import PROMPT, age, built, persona, remembered, sound
+from recipes.bench.gpu.results import Case, Figures, Measured, allocated_gb, percentiles
+
+CHANGE_S = 2.0
+"""A caller leaves and another joins so often."""
+_JOIN_S = 0.5
+
+
+def frames(cases: list[Case], device: torch.device, seconds: float, tiny: bool) -> list[Measured]:
+    """Frame latency over `seconds`, while callers come with prompts that nobody had before."""
+    visits = (
+        Visit(OpenParams(persona=persona(PROMPT, seed), seed=seed), "join", stays=True)
+        for seed in itertools.count()
+    )
+    found: list[Measured] = []
+    for case in cases:
+        callers = _run(case, device, seconds, tiny=tiny, visits=visits, every_s=CHANGE_S, spare=0)
+        found.append(Measured("frame", case, callers))
+        print(f"  {case}: {callers}", flush=True)
+    return found
+
+
+def joins(cases: list[Case], device: torch.device, seconds: float, tiny: bool) -> list[Measured]:
+    """Time from open to live beside live sessions, of new prompts and of one known before."""
+    found: list[Measured] = []
+    for case in cases:
+        figures = _run(
+            case, device, seconds, tiny=tiny, visits=_visitors(), every_s=_JOIN_S, spare=1
+        )
+        found.append(Measured("join", case, figures))
+        print(f"  {case}: {figures}", flush=True)
+    return found
+
+
+def _visitors() -> Iterator[Visit]:
+    """New and known prompts in turn; the first of the known ones is new."""
+    known = OpenParams(persona=persona(PROMPT, seed=0), seed=0)
+    yield Visit(known, "first", stays=False)
+    for seed in itertools.count(1):
+        cold = OpenParams(persona=persona(PROMPT, seed), seed=seed)
+        yield Visit(cold, "cold", stays=False)
+        yield Visit(known, "warm", stays=False)
+
+
+def _run(
+    case: Case,
+    device: torch.device,
+    seconds: float,
+    *,
+    tiny: bool,
+    visits: Iterator[Visit],
+    every_s: float,
+    spare: int,
+) -> Figures:
+    print(f"  {case}, {seconds:.0f} s", flush=True)
+    with built(device, case, tiny=tiny, slots=case.sessions + spare) as model:
+        core = EngineCore(model)
+        lived = remembered(case, tiny) + 37
+
+        def full(row: int) -> None:
+            age(model, row, lived + 5 * row)
+
+        callers = PacedCallers(
+            case.sessions,
+            sound(model, 97),
+            frame_s=core.spec.frame_s,
+            seconds=seconds,
+            visits=visits,
+            visit_every_s=every_s,
+            on_live=full,
+        )
+        serve(core, callers)
+        return _figures(callers, model) | {"memory_gb": allocated_gb(device)}
+
+
+def _figures(callers: PacedCallers, model: LockstepModel) -> Figures:
+    joined = percentiles(callers.joined.latencies)
+    beside: Figures = {f"beside_{name}": value for name, value in joined.items()}
+    beside["beside_step_max_ms"] = callers.joined.longest_step
+    return callers.figures() | beside | {"prefix_hits": model.prefix_stats().hits}

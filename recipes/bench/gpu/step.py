@@ -1,0 +1,72 @@
+"""All sessions at once: the time of one step, from sound in host memory to sound in host memory."""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+import torch
+
+from engine.api import OpenParams
+from engine.model import LockstepModel
+from recipes.bench.gpu.models import age, built, make_live, parts, remembered, sound, step_bytes
+from recipes.bench.gpu.results import Case, Figures, Measured, allocated_gb, percentiles
+
+_WARM_UP = 10
+_STEPS = 500
+
+
+def measure(
+    cases: list[Case], device: torch.device, seconds: float, copy_tb_s: float, tiny: bool
+) -> list[Measured]:
+    """Cases that differ in their sessions alone share a model. `seconds` is for each case."""
+    groups: dict[tuple[str, int | None, str], list[Case]] = {}
+    for case in cases:
+        groups.setdefault((case.kv, case.context, case.weights), []).append(case)
+    found: list[Measured] = []
+    for group in groups.values():
+        most = max(group, key=lambda case: case.sessions)
+        began = time.monotonic()
+        print(f"  building {most}", flush=True)
+        with built(device, most, tiny=tiny) as model:
+            aged = fill(model, most, tiny)
+            print(f"  built and filled in {time.monotonic() - began:.1f} s", flush=True)
+            for case in group:
+                figures = step_times(model, case.sessions, seconds)
+                if aged:
+                    rate = step_bytes(case, case.sessions, tiny) / float(figures["p50_ms"]) / 1e9
+                    figures["copy_pct"] = 100 * rate / copy_tb_s
+                figures |= parts(model, case.sessions)
+                figures["memory_gb"] = allocated_gb(device)
+                print(f"  {case}: {figures}", flush=True)
+                found.append(Measured("step", case, figures))
+    return found
+
+
+def fill(model: LockstepModel, case: Case, tiny: bool) -> bool:
+    """Makes all rows live, with full contexts if the model can: each row at another position."""
+    aged = False
+    for row in range(case.sessions):
+        make_live(model, row, OpenParams(seed=row))
+        aged = age(model, row, remembered(case, tiny) + 37 * row)
+    return aged
+
+
+def step_times(model: LockstepModel, sessions: int, seconds: float) -> Figures:
+    """Percentiles of steps of the first `sessions` rows. Raises ValueError for sound that is none.
+
+    At least ten steps, at most 500.
+    """
+    rows = range(sessions)
+    heard = sound(model, 4 * sessions).reshape(4, sessions, -1)
+    for step in range(_WARM_UP):
+        made = model.step(rows, heard[step % 4])
+    if made.pcm.shape != heard[0].shape or not np.isfinite(made.pcm).all() or not all(made.heard):
+        raise ValueError("a step gave no sound")
+    times: list[float] = []
+    end = time.monotonic() + seconds
+    while len(times) < _STEPS and (len(times) < 10 or time.monotonic() < end):
+        start = time.perf_counter()
+        model.step(rows, heard[len(times) % 4])
+        times.append(1e3 * (time.perf_counter() - start))
+    return percentiles(times) | {"steps": len(times)}
