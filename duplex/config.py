@@ -8,7 +8,7 @@ import os
 import re
 from collections.abc import Callable, Hashable, Mapping
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
 import msgspec
 import yaml
@@ -22,6 +22,7 @@ from pydantic import (
     ValidationError,
     ValidationInfo,
     field_validator,
+    model_validator,
 )
 
 from duplex.defaults import DEFAULT_HOST, DEFAULT_MODEL, DEFAULT_PORT
@@ -36,7 +37,8 @@ CLIENT_ENV_PREFIX = "DUPLEX_CLIENT_"
 _ORIGIN = re.compile(r"https?://(\[[0-9a-f:.]+\]|[a-z0-9.-]+)(:\d{1,5})?")
 _KEY = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]{8,256}")
 _FACTORY = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
-_ICE_URL = re.compile(r"(stuns?|turns?):[^\s?]+(\?transport=(udp|tcp))?")
+_ICE_HOST = r"[^\s?:/@\[\]]+(:\d{1,5})?"  # no IPv6 literal: aiortc would refuse it at each call
+_ICE_URL = re.compile(rf"stuns?:{_ICE_HOST}|turns?:{_ICE_HOST}(\?transport=(udp|tcp))?")
 _LISTS = ("api_keys", "allowed_origins", "policy_options", "tls")
 _OPTIONS = {
     "model": "MODEL",
@@ -54,13 +56,19 @@ class ConfigError(Exception):
 
 
 class IceServerConfig(BaseModel):
-    """A STUN or TURN server, as in the W3C's RTCIceServer. Credentials are TURN's."""
+    """A STUN or TURN server. TURN wants `username` and `credential`, as in the W3C's
+    RTCIceServer, or the `secret` that it shares with us: then each caller gets credentials of its
+    own, which expire.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
 
     urls: tuple[str, ...] = Field(min_length=1)
-    username: str | None = None
-    credential: SecretStr | None = None
+    username: str | None = Field(None, min_length=1)
+    credential: SecretStr | None = Field(None, min_length=1)
+    secret: SecretStr | None = Field(None, min_length=8)
+    ttl_s: Seconds = 3600.0
+    """How long credentials made with the secret can open relays; open ones go on."""
 
     @field_validator("urls", mode="before")
     @classmethod
@@ -74,6 +82,18 @@ class IceServerConfig(BaseModel):
             if not _ICE_URL.fullmatch(url):
                 raise ValueError(f"{url!r} is no ICE server, such as turn:turn.example.com:3478")
         return urls
+
+    @model_validator(mode="after")
+    def _turn_has_its_credentials(self) -> Self:
+        """A browser refuses the whole list otherwise, and with it every call."""
+        pair = (self.username is not None, self.credential is not None)
+        if self.secret is not None and any(pair):
+            raise ValueError("a secret makes username and credential; set it or them")
+        if any(pair) and not all(pair):
+            raise ValueError("username and credential belong together")
+        if self.secret is None and not any(pair) and any(url[0] == "t" for url in self.urls):
+            raise ValueError("a TURN server wants username and credential, or the secret")
+        return self
 
 
 class ServeConfig(BaseModel):

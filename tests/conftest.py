@@ -19,12 +19,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from hypothesis import HealthCheck
+from hypothesis import settings as hypothesis_settings
 
 if TYPE_CHECKING:
     from engine.api import Engine
     from web.server import Server
 
 ROOT = Path(__file__).parents[1]
+
+# How long an example takes, or its data to be drawn, says how busy the machine is and no more.
+hypothesis_settings.register_profile(
+    "whenever", deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
+hypothesis_settings.load_profile("whenever")
 
 StartServer = Callable[..., AbstractAsyncContextManager["Server"]]
 StartProcess = Callable[..., AbstractContextManager["ServerProcess"]]
@@ -84,13 +92,18 @@ class ServerProcess:
 
 @pytest.fixture
 def start_process() -> StartProcess:
-    """`with start_process("echo", "--max-sessions", "2") as server`: waits until it serves."""
+    """`with start_process("echo", "--max-sessions", "2") as server`: waits until it serves.
+
+    `before` is a command that runs the server's.
+    """
 
     @contextmanager
-    def start(*arguments: str, port: int = 0, **environ: str) -> Iterator[ServerProcess]:
+    def start(
+        *arguments: str, port: int = 0, before: tuple[str, ...] = (), **environ: str
+    ) -> Iterator[ServerProcess]:
         kept = {name: value for name, value in os.environ.items() if "DUPLEX_" not in name}
         process = subprocess.Popen(
-            [sys.executable, "-c", "from duplex.cli import main; main()", "serve"]
+            [*before, sys.executable, "-c", "from duplex.cli import main; main()", "serve"]
             + [*arguments, "--port", str(port)],
             cwd=ROOT,
             env=kept | {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"} | environ,

@@ -11,13 +11,14 @@ from duplex.config import ServeConfig
 from duplex.runtime import Runtime
 from engine.api import EngineUnavailable
 from web.admission import admit
-from web.calls import CALLS, Calls, create_call, hang_up, ice
+from web.calls import CALLS, Calls, create_call, hang_up
 from web.chat import chat_socket
 from web.client_secrets import client_secrets
 from web.completions import complete_batch, complete_chat
 from web.context import CONTEXT, Context
 from web.cors import cors
 from web.errors import ApiError, shape_errors
+from web.ice import ice
 from web.operators import health, metrics, models, ready, voices
 from web.page import static_file
 from web.raw import raw_socket

@@ -7,7 +7,6 @@ import logging
 from contextlib import ExitStack
 from typing import Final
 
-import msgspec
 from aiohttp import BodyPartReader, hdrs, web
 
 from duplex.commands import UpdateSession
@@ -20,11 +19,12 @@ from duplex.wire.session_reader import read_session
 from media.rtc.errors import BadOffer
 from media.rtc.offer import MAX_OFFER_BYTES, parse_offer
 from media.rtc.peer import Peer
-from media.rtc.settings import IceServer, PeerSettings
-from web.bodies import decode_json, read_body, read_part
+from media.rtc.settings import PeerSettings
+from web.bodies import decode_json, in_time, read_body, read_part
 from web.call import Call, with_our_clock
 from web.context import CLIENT, CONTEXT
-from web.errors import ApiError, json_response, refused
+from web.errors import ApiError, refused
+from web.ice import ice_server
 from web.opening import create_session, session_id_of, wire_for
 
 logger = logging.getLogger(__name__)
@@ -71,27 +71,6 @@ class Calls:
 
 
 CALLS = web.AppKey("calls", Calls)
-
-
-class IceServerCard(msgspec.Struct, frozen=True, omit_defaults=True):
-    """An ICE server as the W3C's RTCIceServer."""
-
-    urls: tuple[str, ...]
-    username: str | None = None
-    credential: str | None = None
-
-
-class IceServers(msgspec.Struct, frozen=True, rename="camel"):
-    """What a page gives its RTCPeerConnection."""
-
-    ice_servers: tuple[IceServerCard, ...]
-
-
-async def ice(request: web.Request) -> web.Response:
-    """`GET /v1/ice`: the ICE servers that callers of this server should use."""
-    servers = peer_settings(request.app[CONTEXT].config).ice_servers
-    cards = (IceServerCard(s.urls, s.username, s.credential) for s in servers)
-    return json_response(IceServers(tuple(cards)))
 
 
 async def create_call(request: web.Request) -> web.Response:
@@ -148,20 +127,11 @@ async def hang_up(request: web.Request) -> web.Response:
 
 def peer_settings(config: ServeConfig) -> PeerSettings:
     """What a deployment decides about its callers' peers."""
-    return PeerSettings(
-        ice_servers=tuple(
-            IceServer(
-                server.urls,
-                server.username,
-                None if server.credential is None else server.credential.get_secret_value(),
-            )
-            for server in config.ice_servers
-        )
-    )
+    return PeerSettings(ice_servers=tuple(map(ice_server, config.ice_servers)))
 
 
 async def _read_offer(request: web.Request) -> tuple[str, dict[str, object]]:
-    """The SDP and the session object. Raises ApiError 400, 413 or 415."""
+    """The SDP and the session object. Raises ApiError 400, 408, 413 or 415."""
     if request.content_type == SDP:
         return _text(await read_body(request, MAX_OFFER_BYTES)), {}
     if request.content_type != "multipart/form-data":
@@ -174,14 +144,15 @@ async def _read_offer(request: web.Request) -> tuple[str, dict[str, object]]:
     offer: str | None = None
     session: dict[str, object] = {}
     try:
-        async for part in await request.multipart():
-            if not isinstance(part, BodyPartReader):
-                raise ApiError(400, "invalid_multipart", "A part is multipart itself.")
-            if part.name == "sdp":
-                offer = _text(await read_part(part, MAX_OFFER_BYTES))
-            elif part.name == "session":
-                body = await read_part(part, MAX_SESSION_BYTES)
-                session = decode_json(body, dict[str, object], "session")
+        async with in_time():
+            async for part in await request.multipart():
+                if not isinstance(part, BodyPartReader):
+                    raise ApiError(400, "invalid_multipart", "A part is multipart itself.")
+                if part.name == "sdp":
+                    offer = _text(await read_part(part, MAX_OFFER_BYTES))
+                elif part.name == "session":
+                    body = await read_part(part, MAX_SESSION_BYTES)
+                    session = decode_json(body, dict[str, object], "session")
     except (ValueError, AssertionError) as error:  # aiohttp's parser has no errors of its own
         raise ApiError(400, "invalid_multipart", f"The body can't be read: {error}.") from error
     if offer is None:

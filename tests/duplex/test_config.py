@@ -81,6 +81,16 @@ def test_sizes_may_have_units(tmp_path):
         ({}, {"DUPLEX_ICE_SERVERS": "turn:"}, "", "DUPLEX_ICE_SERVERS: expected a JSON list"),
         ({}, {}, "ice_servers: [{urls: 'http://a'}]", "is no ICE server"),
         ({}, {}, "ice_servers: [{urls: []}]", "ice_servers:"),
+        ({}, {}, "ice_servers: [{urls: 'stun:a?transport=udp'}]", "is no ICE server"),
+        ({}, {}, "ice_servers: [{urls: 'turn:a:b'}]", "is no ICE server"),
+        ({}, {}, "ice_servers: [{urls: 'turn:a'}]", "ice_servers: 0: a TURN server wants"),
+        ({}, {}, "ice_servers: [{urls: 'turn:a', username: u}]", "belong together"),
+        (
+            {},
+            {},
+            "ice_servers: [{urls: 'turn:a', secret: a-b-c-d-e, username: u, credential: c}]",
+            "set it or them",
+        ),
         ({}, {}, "ice_servers: [{url: 'stun:a'}]", "ice_servers:"),
         ({}, {"DUPLEX_CHAT": "parrot"}, "", "DUPLEX_CHAT: expected a JSON object"),
         ({}, {}, "chat: {stages: {a: {kind: echo}}}", "chat: model: Field required"),
@@ -127,6 +137,10 @@ def test_ice_servers_come_from_yaml_or_as_json(tmp_path):
     assert "c-c-c" not in repr(server)
     json = '[{"urls": ["stun:a", "stuns:b"]}]'
     assert load(DUPLEX_ICE_SERVERS=json).ice_servers[0].urls == ("stun:a", "stuns:b")
+    json = '[{"urls": "turns:a:443?transport=tcp", "secret": "correct-horse", "ttl_s": 60}]'
+    (server,) = load(DUPLEX_ICE_SERVERS=json).ice_servers
+    assert (server.ttl_s, server.username) == (60, None)
+    assert "correct-horse" not in repr(server)
 
 
 def test_chat_is_told_to_the_engine(tmp_path):

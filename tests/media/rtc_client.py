@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import av
 import numpy as np
@@ -11,6 +11,7 @@ from aiortc import (
     MediaStreamTrack,
     RTCConfiguration,
     RTCDataChannel,
+    RTCIceServer,
     RTCPeerConnection,
     RTCSessionDescription,
 )
@@ -52,8 +53,14 @@ class Microphone(MediaStreamTrack):
 class Client:
     """Offers audio and the events channel; keeps what it hears as mono samples at 48 kHz."""
 
-    def __init__(self, pcm: Pcm | None = None, *, video: MediaStreamTrack | None = None) -> None:
-        self.pc = RTCPeerConnection(RTCConfiguration(iceServers=[]))
+    def __init__(
+        self,
+        pcm: Pcm | None = None,
+        *,
+        video: MediaStreamTrack | None = None,
+        ice_servers: Sequence[RTCIceServer] = (),
+    ) -> None:
+        self.pc = RTCPeerConnection(RTCConfiguration(iceServers=list(ice_servers)))
         self._handshake = Handshake(self.pc)  # stock aiortc would leave tasks behind
         self.heard: list[Pcm] = []
         self.messages: list[str] = []

@@ -353,13 +353,3 @@ async def test_calls_are_their_makers_own(start_server, dial):
         )
         assert (status, error["code"]) == (404, "call_not_found")
         assert await caller.hang_up() == 200
-
-
-async def test_ice_servers_are_told_to_the_page(start_server):
-    servers = [{"urls": ["turn:a:3478"], "username": "u", "credential": "c"}, {"urls": ["stun:b"]}]
-    async with (
-        start_server(ice_servers=servers) as server,
-        aiohttp.ClientSession() as http,
-        http.get(server.address + "/v1/ice") as answer,
-    ):
-        assert await answer.json() == {"iceServers": servers}
