@@ -637,7 +637,7 @@ messages = (
 
 
 @pytest.mark.parametrize("mode", Mode)
-@hypothesis.settings(max_examples=40, deadline=None)
+@hypothesis.settings(max_examples=40)
 @hypothesis.given(script=st.lists(messages, max_size=30))
 def test_whatever_a_client_sends(mode, script):
     """Every answer has a type that OpenAI's clients know, and numbers go up by one."""

@@ -101,7 +101,7 @@ async def refused(resumption, *args):
     return caught.value.code
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(cuts=st.lists(st.integers(0, 12), max_size=12), lost=st.integers(0, 5))
 def test_no_event_is_lost_or_doubled_wherever_the_socket_is_cut(cuts, lost):
     async def run():

@@ -411,7 +411,7 @@ anything = st.lists(
 
 
 @pytest.mark.parametrize("mode", Mode)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(script=anything)
 def test_whatever_a_client_does(mode, script):
     """Nothing raises, every response that starts ends once, and no id is used twice."""

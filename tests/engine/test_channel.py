@@ -2,7 +2,7 @@ from itertools import pairwise
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from engine import channel
@@ -60,7 +60,6 @@ UP = [
 ]
 
 
-@settings(deadline=None)
 @given(st.lists(st.integers(0, 150_000), max_size=20))
 def test_any_chunking_gives_the_same_messages(cuts: list[int]) -> None:
     for messages, unpacker in ((DOWN, down()), (UP, up())):

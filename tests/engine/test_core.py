@@ -2,7 +2,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.api import BadParams, EngineError, Frame, Lease, NoFreeSlot, OpenParams, Pcm
@@ -267,7 +267,6 @@ ACTIONS = st.lists(
 ).map(lambda actions: [("open", 0), ("advance", 0), ("advance", 0), *actions])
 
 
-@settings(deadline=None)
 @given(ACTIONS)
 def test_every_frame_gives_exactly_one_output(actions: list[tuple[str, int]]) -> None:
     """Any schedule: live leases get all their frames back, in order; slots never leak."""

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import engine
@@ -31,7 +31,6 @@ def test_gives_the_frame_back_in_the_same_step() -> None:
     assert list(result.text) == ["", ""]
 
 
-@settings(deadline=None)
 @given(
     st.integers(0, 4),
     st.lists(

@@ -96,13 +96,13 @@ def alone(session: int, frames: int) -> tuple[LMState, Tensor]:
     return state, listen(tiny(), state, 0, user) if frames else user
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(schedules, st.booleans())
 def test_rows_without_a_frame_keep_their_bits(schedule: Schedule, fixed: bool) -> None:
     House(schedule, fixed=fixed)
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(schedules)
 def test_fixed_rows_make_and_remember_the_same_bits_as_alone(schedule: Schedule) -> None:
     house = House(schedule, fixed=True)

@@ -86,7 +86,7 @@ def test_golden():
     ),
     st.booleans(),
 )
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 def test_streams_that_come_and_go_are_each_as_alone(schedule, fixed):
     """A step: which rows in which order, and a row that is recycled before.
 

@@ -33,7 +33,7 @@ def run(conv: CausalConv, x: torch.Tensor, lengths: list[int]) -> torch.Tensor:
     frames=st.lists(st.integers(1, 4), min_size=1, max_size=5),
     bias=st.booleans(),
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_any_framing_equals_the_whole(rows, channels, out, stride, extra, frames, bias):
     kernel = stride + extra
     lengths = [stride * count for count in frames]
@@ -51,7 +51,7 @@ def test_any_framing_equals_the_whole(rows, channels, out, stride, extra, frames
     stride=st.integers(1, 5),
     frames=st.lists(st.integers(1, 4), min_size=1, max_size=5),
 )
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_transposed(tmp_path_factory, rows, channels, out, stride, frames):
     weight, offset = noise(channels, out, 2 * stride), noise(out)
     path = tmp_path_factory.mktemp("conv") / "conv.safetensors"

@@ -83,7 +83,7 @@ def prefix(size: int) -> Prefix:
     return Prefix(1, torch.zeros(size, dtype=torch.uint8), torch.zeros(0, dtype=torch.int64))
 
 
-@settings(deadline=None, max_examples=200)
+@settings(max_examples=200)
 @given(
     bound=st.integers(0, 9),
     uses=st.lists(st.tuples(st.booleans(), st.integers(0, 4), st.integers(1, 4)), max_size=40),

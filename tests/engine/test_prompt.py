@@ -56,7 +56,7 @@ def test_frames_lie_in_their_columns() -> None:
         assert prompt.columns[:, channel].tolist() == expected
 
 
-@settings(deadline=None, max_examples=20, derandomize=True)
+@settings(max_examples=20, derandomize=True)
 @given(
     voice=st.integers(0, 9),
     text=st.lists(st.integers(0, TINY.text_card - 1), max_size=5),

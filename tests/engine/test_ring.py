@@ -43,7 +43,7 @@ def dense(row: int, position: int, last: int, context: int) -> Tensor:
     return torch.einsum("hp,phd->hd", scores.softmax(-1), seen[:, 1]).flatten()
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(
     context=st.integers(1, 9),
     lengths=st.lists(st.integers(1, 5), min_size=1, max_size=8),

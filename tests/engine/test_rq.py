@@ -104,7 +104,7 @@ class Row:
     frames: Output = field(default_factory=list)
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(data=st.data())
 def test_a_session_never_notices_the_others(
     fixed: LockstepModel, alone: list[Output], data: st.DataObject

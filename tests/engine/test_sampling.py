@@ -30,7 +30,7 @@ def many(sampling: Sampling, scores: Tensor, calls: range, book: int = 0) -> Ten
     return draw.audio(book, scores.expand(len(calls), -1))
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(st.integers(0, 10_000))
 def test_greedy_is_argmax(seed: int) -> None:
     draw = one(GREEDY).draw(Rows([0]), torch.tensor([seed]))
@@ -50,7 +50,7 @@ def test_greedy_among_sampled_rows_is_argmax_with_the_first_of_ties() -> None:
         assert drawn[1:].tolist() == [4, 4]
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(top_k=st.integers(1, CARD + 5), seed=st.integers(0, 1000))
 def test_only_the_top_k_are_drawn(top_k: int, seed: int) -> None:
     scores = logits(1, CARD, seed)[0]
@@ -107,7 +107,7 @@ def test_neighbouring_draws_are_independent(other: str) -> None:
     assert ((pairs - 500.0) ** 2 / 500).sum() < CRITICAL_15
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(
     row=st.integers(0, 5),
     others=st.lists(st.integers(0, 5), unique=True, max_size=5),

@@ -5,7 +5,7 @@ from contextlib import contextmanager
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from engine import shm
@@ -42,7 +42,6 @@ def records(first: int, count: int) -> tuple[list[tuple[int, ...]], list[np.ndar
     )
 
 
-@settings(deadline=None)
 @given(st.lists(st.one_of(st.none(), st.integers(0, 7)), max_size=60))
 def test_what_goes_in_comes_out_once_and_in_order(schedule: list[int | None]) -> None:
     """Writes of 0 to 7 records; None reads the oldest batch that was announced."""

@@ -86,7 +86,7 @@ def test_a_reset_stream_is_as_new(tokenizer: Tokenizer) -> None:
     assert stream.push(word) == " hello"
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(text=st.text(max_size=30), pads=st.lists(st.integers(0, 3), min_size=1))
 def test_any_text_comes_out_as_sentencepiece_would_decode_it(
     tokenizer: Tokenizer, tiny: Path, text: str, pads: list[int]

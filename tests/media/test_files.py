@@ -31,7 +31,7 @@ def encode_file(path: Path, codec: str, rate: int, channels: list[np.ndarray], f
         container.mux(stream.encode(None))
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(st.integers(0, 3000), st.sampled_from([8000, 24000, 48000]))
 def test_a_float_wav_comes_back_bit_for_bit(tmp_path_factory, n, rate):
     path = tmp_path_factory.mktemp("wav") / "a.wav"

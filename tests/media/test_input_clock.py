@@ -28,7 +28,7 @@ def live(**options) -> InputClock:
     return InputClock(SIZE, RATE, server_clocked=True, **options)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(
     format=st.sampled_from(sorted(INPUT_FORMATS)),
     rate=st.sampled_from([8000, 16000, 24000, 44100, 48000]),
@@ -262,7 +262,7 @@ def test_a_cap_needs_a_server_clock():
         live(max_backlog_frames=1)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     cap=st.integers(2, 6),
     gaps=st.lists(st.floats(0, 1.5), min_size=1, max_size=60),

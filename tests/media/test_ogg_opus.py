@@ -64,7 +64,7 @@ def test_what_comes_back_is_what_was_said_a_lookahead_later():
     assert likeness > 0.7
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(st.lists(st.integers(1, 4_000), min_size=1, max_size=20))
 def test_chunks_of_any_size_give_whole_packets_and_the_flush_the_rest(sizes):
     encoder, decoder = OggOpusEncoder(RATE), OggOpusDecoder()
@@ -134,7 +134,7 @@ def test_pages_whose_lacing_is_too_short_are_mended(length):
         assert len(decoder.push(page)) == 480
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(st.data())
 def test_garbage_is_bad_audio_or_nothing_worse(data):
     stream = bytearray(b"".join(encoded(speech(0.24))))

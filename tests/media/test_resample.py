@@ -21,7 +21,7 @@ def stream(resampler: Resampler, pcm: np.ndarray, sizes: list[int]) -> np.ndarra
     return np.concatenate([*out, resampler.flush()])
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     source=st.sampled_from(RATES),
     target=st.sampled_from([8000, 16000, 24000, 48000]),

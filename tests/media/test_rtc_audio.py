@@ -156,7 +156,7 @@ def test_lost_packets_are_concealed_and_counted_and_shift_nothing():
         assert abs(likeness(heard[half], VOICE[half])[0] - lag) < 24
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(st.integers(0, 2**32 - 1), st.sampled_from([0.01, 0.05, 0.10]))
 def test_loss_jitter_and_reordering_keep_the_voice_in_place(seed: int, loss: float):
     rng = np.random.default_rng(seed)

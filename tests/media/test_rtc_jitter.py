@@ -238,7 +238,7 @@ networks = st.lists(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(networks)
 def test_every_tick_of_media_time_is_given_once_and_in_order(network):
     buffer = JitterBuffer(FRAME)
@@ -276,7 +276,7 @@ def test_every_tick_of_media_time_is_given_once_and_in_order(network):
     assert position >= (end - min(arrivals, key=lambda a: a[0])[0] - 0.16 - MAX_TARGET_S) * RATE
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     st.integers(0, 2**32 - 1),
     st.floats(0, 0.4),

@@ -104,7 +104,7 @@ async def test_video_that_nobody_could_decode_is_refused_by_name():
         await Peer.accept(OFFER.replace("BUNDLE 0", "BUNDLE 0 1") + VIDEO)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.data())
 def test_a_damaged_offer_is_parsed_or_refused(data):
     lines = OFFER.splitlines()

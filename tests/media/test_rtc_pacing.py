@@ -115,7 +115,7 @@ def test_a_source_that_runs_ahead_keeps_what_it_put_unless_told_otherwise():
 jitters = st.lists(st.floats(0, 0.05), min_size=40, max_size=120)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(jitters, st.floats(0, 0.08))
 def test_under_jitter_packets_stay_in_order_and_delay_stays_bounded(jitter, phase):
     clock = live()
@@ -135,7 +135,7 @@ def test_under_jitter_packets_stay_in_order_and_delay_stays_bounded(jitter, phas
     assert times == sorted(times)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.lists(st.floats(0, 0.3), min_size=1, max_size=60))
 def test_every_slot_is_sent_or_skipped_however_late_it_is_asked_for(pauses):
     clock = live()
