@@ -4,6 +4,7 @@ import json
 import multiprocessing as mp
 import os
 from collections import defaultdict
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -33,31 +34,38 @@ def _write_opus(path: Path, pcm: Samples, kbps: int) -> None:
         out.mux(stream.encode(None))
 
 
-def pack(part: Path, out: Path, kbps: int) -> None:
-    """An npz recording -> Ogg Opus files of about eight minutes and an index, `out/PART.json`."""
+def _recorded(path: Path) -> Iterator[tuple[Samples, dict[str, Any]]]:
+    """The clips of an npz recording."""
+    with np.load(path) as data:
+        pcm, meta = data["pcm"], json.loads(str(data["meta"]))
+    ends = np.cumsum([m["n"] for m in meta])
+    yield from zip(np.split(pcm, ends[:-1]), meta, strict=True)
+
+
+def pack(raw: Path, part: str, out: Path, kbps: int) -> None:
+    """`RAW/PART-*.npz` -> Ogg Opus files of about eight minutes and an index, `out/PART.json`."""
     out.mkdir(parents=True, exist_ok=True)
-    data = np.load(part)
-    pcm, position = data["pcm"], 0
     meta: list[dict[str, Any]] = []
     chunks: list[Samples] = []
     files, offset = 0, 0
 
     def flush() -> None:
         nonlocal files, offset
-        _write_opus(out / f"{part.stem}{files}.ogg", np.concatenate(chunks), kbps)
+        _write_opus(out / f"{part}{files}.ogg", np.concatenate(chunks), kbps)
         chunks.clear()
         files, offset = files + 1, 0
 
-    for clip in json.loads(str(data["meta"])):
+    clips = (c for path in sorted(raw.glob(f"{part}-*.npz")) for c in _recorded(path))
+    for pcm, clip in clips:
         n = clip["n"]
-        meta.append({**clip, "file": f"{part.stem}{files}.ogg", "offset": offset})
-        chunks += [pcm[position : position + n], np.zeros(GAP, np.int16)]
-        position, offset = position + n, offset + n + GAP
+        meta.append({**clip, "file": f"{part}{files}.ogg", "offset": offset})
+        chunks += [pcm, np.zeros(GAP, np.int16)]
+        offset += n + GAP
         if offset > FILE_SECONDS * SAMPLE_RATE:
             flush()
     if chunks:
         flush()
-    (out / f"{part.stem}.json").write_text(json.dumps(meta))
+    (out / f"{part}.json").write_text(json.dumps(meta))
 
 
 def _read(path: str) -> Samples:
@@ -108,7 +116,7 @@ class Clips:
     groups: dict[tuple[Any, ...], list[int]] = field(default_factory=dict)
 
     @classmethod
-    def load(cls, folder: Path, noise_seed: int = 0, natural_weight: int = 3) -> "Clips":
+    def load(cls, folder: Path, noise_seed: int = 0, natural_weight: int = 2) -> "Clips":
         """Read a folder of packed parts, and of recordings as they are (npz).
 
         Kokoro's clips, the most natural, are drawn more often.
@@ -120,11 +128,9 @@ class Clips:
         audio = dict(zip(files, decoded, strict=True))
         parts = [audio[m["file"]][m["offset"] : m["offset"] + m["n"]] for m in meta]
         for recording in sorted(folder.glob("*.npz")):
-            data = np.load(recording)
-            more = json.loads(str(data["meta"]))
-            ends = np.cumsum([m["n"] for m in more])
-            parts += np.split(data["pcm"], ends[:-1])
-            meta += more
+            for pcm, clip in _recorded(recording):
+                parts.append(pcm)
+                meta.append(clip)
         noise = noise_clips(noise_seed)
         meta += [{"engine": "noise", "intent": "noise", "text": "", "n": len(x)} for x in noise]
         parts += noise

@@ -56,6 +56,12 @@ class Spoken:
     end: float
 
 
+def _label_of(meta: dict[str, Any]) -> tuple[int, int, int]:
+    """Intent, first and second number of what a user clip says."""
+    a, b = (domain.NO_NUMBER if v < 0 else v for v in (meta["a"], meta["b"]))
+    return domain.INTENTS.index(meta["intent"]), a, b
+
+
 class Planner:
     """Draws conversations from the recorded clips."""
 
@@ -74,9 +80,7 @@ class Planner:
         d.user.append((clip, int(at * SAMPLE_RATE), rate, gain, -1))
         meta = self.clips.meta[clip]
         if intent != "noise":
-            label = domain.INTENTS.index(intent)
-            a, b = (domain.NO_NUMBER if v < 0 else v for v in (meta["a"], meta["b"]))
-            self._label(d, (label, a, b), end, end + LABEL_S)
+            self._label(d, _label_of(meta), end, end + LABEL_S)
         return meta, end
 
     @staticmethod
@@ -184,8 +188,7 @@ class Planner:
                 _, said = self._say_user(d, rng, kind, at, rng.uniform(0.4, 1.0))
                 quiet = max(end, said)
             said_until = self._commit(d, spoken, cut)
-            asked = d.labels[min(d.frames - 1, int(heard / FRAME_S) + 1)]
-            self._label(d, asked, heard, said_until)
+            self._label(d, _label_of(meta), heard, said_until)
             t = quiet + (rng.uniform(0.4, 1.6) if rng.random() < 0.9 else rng.uniform(1.6, 5.0))
         return d
 

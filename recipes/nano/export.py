@@ -21,6 +21,15 @@ from recipes.nano.weights import load_parts
 
 VOICES = ("ember", "slate")  # the agent's voices 0 and 1: a woman's and a man's
 VOICE_FRAMES = 30
+ABOUT = (
+    "A small model that speaks a little English: it greets, tells its name, counts, adds and "
+    "subtracts up to twenty, names the days of the week, and stops when it is told to."
+)
+EXAMPLES = (
+    "Hello!", "What is your name?", "Count to ten.", "Stop!", "What is seven plus five?",
+    "Can you count down from eight?", "Name the days of the week.", "Repeat the number twelve.",
+    "Goodbye.",
+)  # fmt: skip
 SAMPLING = {
     "text_temperature": 0.0, "text_top_k": 25, "audio_temperature": 0.6, "audio_top_k": 40,
 }  # fmt: skip
@@ -54,7 +63,8 @@ def main(codec_dir: Path, lm_dir: Path, tokenizer: Path, clips_dir: Path, out: P
         shutil.copy(tokenizer, out / "tokenizer.model")
     codes = load_file(lm_dir / "prompt_codes.safetensors")
     config: dict[str, Any] = {
-        "name": "nano", "moshi_name": "model.safetensors", "mimi_name": "mimi.safetensors",
+        "name": "nano", "about": ABOUT, "examples": EXAMPLES,
+        "moshi_name": "model.safetensors", "mimi_name": "mimi.safetensors",
         "tokenizer_name": "tokenizer.model", "mimi_config": "mimi.json", "slots": 4,
         "default_voice": VOICES[0], "sampling": SAMPLING,
         "prompt": {

@@ -1,14 +1,17 @@
-"""Synthesise the speech that nano is trained on: `python -m recipes.nano.synthesise PART OUT`.
+"""Synthesise the speech that nano is trained on: `python -m recipes.nano.synthesise`.
 
-Parts: `agent` (two voices, every reply, with word onsets), `fast` (espeak-ng, flite, hibari) and
-`kokoro`. Each writes `OUT/PART.npz`; `pack` makes of one the small Opus files that training reads.
+`agent OUT` records two voices saying every reply, with word onsets; `users ENGINE OUT` records what
+people say (kokoro, hibari, espeak, flite). Both write small npz files, each from a seed of its own,
+in parallel, and go on where they were interrupted. `pack` makes Opus files of them for a journey.
 """
 
 import json
-import math
+import multiprocessing as mp
 import random
 import time
+from collections.abc import Callable, Iterator
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -25,6 +28,8 @@ app = typer.Typer(add_completion=False)
 console = Console()
 PEAK = 0.7
 AGENT_VOICES = (Timbre(), Timbre(pitch=0.6, formants=0.9))
+ENGINES = ("kokoro", "hibari", "espeak", "flite")
+SHARD = 25  # clips a file
 
 
 class Recorder:
@@ -46,9 +51,11 @@ class Recorder:
         return True
 
     def save(self, path: Path) -> None:
-        np.savez(path, pcm=np.concatenate(self._pcm), meta=json.dumps(self._meta))
-        minutes = sum(m["n"] for m in self._meta) / SAMPLE_RATE / 60
-        console.print(f"{path.name}: {len(self._meta)} clips, {minutes:.1f} min")
+        """Write the whole file or none."""
+        part = path.with_suffix(".part")
+        with part.open("wb") as file:
+            np.savez(file, pcm=np.concatenate(self._pcm), meta=json.dumps(self._meta))
+        part.replace(path)
 
 
 def _punctuated(request: domain.Request, rng: random.Random) -> str:
@@ -56,109 +63,146 @@ def _punctuated(request: domain.Request, rng: random.Random) -> str:
     return request.text + ("?" if asks and rng.random() < 0.8 else rng.choice((".", ".", "!", ".")))
 
 
-def record_users(
-    out: Recorder,
-    name: str,
-    speak: Speak,
-    rng: random.Random,
-    *,
-    count: int,
-    limit_s: float = math.inf,
-) -> None:
-    """Draw `count` requests (fewer if the time is up) and have an engine say them."""
-    start = time.monotonic()
-    for i in range(count):
-        if time.monotonic() - start > limit_s:
-            break
-        request = domain.random_request(rng)
-        pcm, voice = speak(_punctuated(request, rng), rng)
-        out.add(pcm, engine=name, voice=voice, **asdict(request))
-        if i % 500 == 499:
-            console.print(f"{name}: {i + 1} in {time.monotonic() - start:.0f} s")
+def replies() -> Iterator[tuple[str, str, str]]:
+    """Kind, key and text of everything the agent says, as often as it is recorded.
 
-
-def record_agent(out: Recorder, tts: Hibari, rng: random.Random) -> None:
-    """Every reply in both agent voices. Counts and days are made of single words."""
-
-    def say(kind: str, key: str, text: str, end: str, takes: int) -> None:
-        for _ in range(takes):
-            speed, seed = rng.uniform(1.0, 1.15), rng.randrange(1 << 30)
-            for voice, timbre in enumerate(AGENT_VOICES):
-                pcm, onsets = tts.say(text + end, speed, timbre, seed)
-                if len(onsets) != len(text.split()):
-                    raise ValueError(f"{text!r}: {len(onsets)} word onsets")
-                meta = {"kind": kind, "key": key, "text": text, "onsets": onsets}
-                out.add(pcm, engine="agent", voice=voice, **meta)
-
+    Counts and days are made of single words: `item` is one that others follow, `last` the last.
+    """
     for n in range(domain.MAX_NUMBER + 1):
-        say("item", domain.number(n), domain.number(n), ",", 8)
-        say("last", domain.number(n), domain.number(n), ".", 6)
+        yield from [("item", domain.number(n), domain.number(n))] * 8
+        yield from [("last", domain.number(n), domain.number(n))] * 6
     for day in domain.DAYS:
-        say("item", day, day, ",", 6)
-        say("last", day, day, ".", 2)
+        yield from [("item", day, day)] * 6 + [("last", day, day)] * 2
     for op in ("plus", "minus"):
         for a in range(domain.MAX_NUMBER + 1):
             for b in range(domain.MAX_NUMBER + 1):
-                say("sum", f"{a} {op} {b}", domain.sum_reply(op, a, b), ".", 1)
+                yield "sum", f"{a} {op} {b}", domain.sum_reply(op, a, b)
     for name in domain.NAMES:
-        say("name", name, domain.name_reply(name), ".", 8)
+        yield from [("name", name, domain.name_reply(name))] * 8
     for i, greeting in enumerate(domain.GREETINGS):
-        say("greet", str(i), greeting, ".", 12)
-    for kind, text in (
-        ("thanks", domain.THANKS_REPLY), ("bye", domain.BYE_REPLY), ("sorry", domain.SORRY_REPLY),
-    ):  # fmt: skip
-        say(kind, "", text, ".", 14)
+        yield from [("greet", str(i), greeting)] * 12
+    yield from [("thanks", "", domain.THANKS_REPLY)] * 14
+    yield from [("bye", "", domain.BYE_REPLY)] * 14
+    yield from [("sorry", "", domain.SORRY_REPLY)] * 14
+
+
+def record_agent(path: Path, tts: Hibari, rng: random.Random, said: list[Any]) -> None:
+    """Some replies in both agent voices."""
+    out = Recorder()
+    for kind, key, text in said:
+        speed, seed = rng.uniform(1.0, 1.15), rng.randrange(1 << 30)
+        for voice, timbre in enumerate(AGENT_VOICES):
+            end = "," if kind == "item" else "."
+            pcm, onsets = tts.say(text + end, speed, timbre, seed)
+            if len(onsets) != len(text.split()):
+                raise ValueError(f"{text!r}: {len(onsets)} word onsets")
+            out.add(pcm, engine="agent", voice=voice, kind=kind, key=key, text=text, onsets=onsets)
+    out.save(path)
+
+
+def record_users(path: Path, name: str, speak: Speak, rng: random.Random) -> None:
+    """An engine says `SHARD` random requests."""
+    out = Recorder()
+    for _ in range(SHARD):
+        request = domain.random_request(rng)
+        pcm, voice = speak(_punctuated(request, rng), rng)
+        out.add(pcm, engine=name, voice=voice, **asdict(request))
+    out.save(path)
+
+
+Job = tuple[Path, str, int]  # folder, part and number of a file
+Record = Callable[[Path, random.Random, int], None]
+_mine: list[Record] = []  # what this worker process records
+
+
+def _agent_recorder(out: Path) -> Record:
+    tts, said = Hibari(out), list(replies())
+
+    def record(path: Path, rng: random.Random, i: int) -> None:
+        record_agent(path, tts, rng, said[i * SHARD : (i + 1) * SHARD])
+
+    return record
+
+
+def _users_recorder(out: Path, engine: str, styles: Path | None) -> Record:
+    speak: Speak
+    match engine:
+        case "kokoro" if styles is not None:
+            speak = Kokoro(styles)
+        case "hibari":
+            speak = Hibari(out)
+        case "espeak":
+            speak = espeak
+        case "flite":
+            speak = flite
+        case _:
+            known = ", ".join(ENGINES)
+            raise typer.BadParameter(f"{engine}: not one of {known}, or kokoro without --styles")
+
+    def record(path: Path, rng: random.Random, i: int) -> None:
+        record_users(path, engine, speak, rng)
+
+    return record
+
+
+def _start(make: Callable[[], Record]) -> None:
+    _mine.append(make())
+
+
+def _shard(job: Job) -> None:
+    """Record one file, unless it is there already."""
+    out, part, i = job
+    path = out / f"{part}-{i:04d}.npz"
+    if not path.exists():
+        _mine[0](path, random.Random(f"{part} {i}"), i)
+
+
+def _record_all(jobs: list[Job], make: Callable[[], Record], workers: int, minutes: float) -> None:
+    jobs[0][0].mkdir(parents=True, exist_ok=True)
+    make()  # here first: a mistake shows, and files the engines make for themselves are made once
+    begin, done = time.monotonic(), 0
+    with mp.get_context("spawn").Pool(workers, _start, (make,)) as pool:
+        results = pool.imap_unordered(_shard, jobs)
+        while done < len(jobs):
+            left = begin + 60 * minutes - time.monotonic()
+            try:
+                results.next(max(0.0, left))
+            except mp.TimeoutError:
+                break
+            done += 1
+            if done % 20 == 0:
+                console.print(f"{done} of {len(jobs)} files in {time.monotonic() - begin:.0f} s")
+    console.print(f"{done} of {len(jobs)} files in {time.monotonic() - begin:.0f} s")
 
 
 @app.command()
-def agent(out: Path, seed: int = 7) -> None:
+def agent(out: Path, workers: int = 2) -> None:
     """Record the agent's two voices."""
-    out.mkdir(parents=True, exist_ok=True)
-    clips = Recorder()
-    record_agent(clips, Hibari(out), random.Random(seed))
-    clips.save(out / "agent.npz")
+    shards = -(-len(list(replies())) // SHARD)
+    jobs = [(out, "agent", i) for i in range(shards)]
+    _record_all(jobs, partial(_agent_recorder, out), workers, 1e6)
 
 
 @app.command()
-def fast(out: Path, scale: float = 1.0, seed: int = 100) -> None:
-    """Record users with espeak-ng, flite and hibari (minutes)."""
-    out.mkdir(parents=True, exist_ok=True)
-    rng, clips = random.Random(seed), Recorder()
-    record_users(clips, "hibari", Hibari(out), rng, count=int(3600 * scale))
-    record_users(clips, "espeak", espeak, rng, count=int(4400 * scale))
-    record_users(clips, "flite", flite, rng, count=int(1000 * scale))
-    clips.save(out / "fast.npz")
-
-
-@app.command("hibari")
-def hibari_command(out: Path, count: int = 4000, seed: int = 400) -> None:
-    """Record more users with hibari alone."""
-    out.mkdir(parents=True, exist_ok=True)
-    clips = Recorder()
-    record_users(clips, "hibari", Hibari(out), random.Random(seed), count=count)
-    clips.save(out / "hibari.npz")
-
-
-@app.command()
-def kokoro(
+def users(
+    engine: str,
     out: Path,
-    voices: Annotated[Path, typer.Argument(help="folder of Kokoro style tables (*.bin)")],
-    count: int = 3000,
-    minutes: float = 45,
-    seed: int = 200,
+    *,
+    count: int = 4000,
+    styles: Annotated[Path | None, typer.Option(help="Kokoro's style tables (*.bin)")] = None,
+    minutes: Annotated[float, typer.Option(help="stop after this time")] = 1e6,
+    workers: int = 2,
+    first: Annotated[int, typer.Option(help="number of the first file, for more of them")] = 0,
 ) -> None:
-    """Record users with Kokoro (about a second of CPU a clip)."""
-    out.mkdir(parents=True, exist_ok=True)
-    clips = Recorder()
-    rng = random.Random(seed)
-    record_users(clips, "kokoro", Kokoro(voices), rng, count=count, limit_s=minutes * 60)
-    clips.save(out / "kokoro.npz")
+    """Record people."""
+    jobs = [(out, engine, first + i) for i in range(-(-count // SHARD))]
+    _record_all(jobs, partial(_users_recorder, out, engine, styles), workers, minutes)
 
 
 @app.command("pack")
-def pack_command(part: Path, packed: Path, kbps: int = 15) -> None:
-    """Compress a recorded part (`OUT/PART.npz`) to Ogg Opus with a JSON index."""
-    pack(part, packed, kbps)
+def pack_command(raw: Path, part: str, packed: Path, kbps: int = 15) -> None:
+    """Compress the recordings `RAW/PART-*.npz` to Ogg Opus with a JSON index."""
+    pack(raw, part, packed, kbps)
 
 
 if __name__ == "__main__":

@@ -1,8 +1,10 @@
 """Train the codec on one GPU: `python -m recipes.nano.train_codec CLIPS OUT --seconds 300`.
 
-Half of the windows are the agent's clean voices, the rest people with room and noise, and noise
-alone. Schedule, in shares of the time: 8 % without quantiser, the second half with discriminators,
-the last fifth with the batch norms frozen.
+Two runs make a codec. The first trains all of it, without discriminators: its windows are the
+agent's clean voices, people with room and noise, and noise alone; 8 % of the time passes without
+quantiser, the last fifth with the batch norms frozen. The second (`--decoder-of OUT`) keeps codes
+as they are and trains the decoder alone, on the agent alone, against discriminators: only the agent
+is ever decoded. The language model needs the codes only and may train beside it.
 """
 
 import json
@@ -11,7 +13,6 @@ import random
 import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from pathlib import Path
 from queue import Queue
 from threading import Thread
@@ -38,24 +39,20 @@ from recipes.nano.weights import load_parts, save_parts
 
 console = Console(width=160)
 WINDOW = 28 * HOP
-AGENT_SHARE, USER_SHARE = 0.5, 0.42
+Shares = tuple[float, float]  # of the windows: agent, people; the rest is noise
+SHARES: Shares = (0.4, 0.52)
 USER_WEIGHT = 0.3  # of people in the mel loss: what matters of them is what they say
 CRITIC_WINDOW, CRITIC_ROWS = 8 * HOP, 16
 SKIPS = (0, 0, 2, 5)  # frames into the stream at which the decoder starts afresh
 
 
-@dataclass(frozen=True)
-class Schedule:
-    """Learning rate and the shares of the time at which things change."""
-
-    rate: float = 7e-4
-    quantise: float = 0.08
-    critics: float = 0.5
-    freeze: float = 0.8
+RATE = 7e-4
+QUANTISE, FREEZE = 0.08, 0.8  # shares of the first run's time
+CRITICS_FULL = 0.12  # share of the second run's time by which the critics have their full weight
 
 
 def plan_windows(
-    clips: Clips, rng: random.Random, rows: int
+    clips: Clips, rng: random.Random, rows: int, shares: Shares
 ) -> tuple[list[tuple[float, ...]], list[str | None], list[int]]:
     """Placements, texts (None: cut off) and kinds (0 agent, 1 person, 2 noise) of a batch."""
     placements: list[tuple[float, ...]] = []
@@ -63,7 +60,7 @@ def plan_windows(
     kinds: list[int] = []
     for row in range(rows):
         draw = rng.random()
-        kind = 0 if draw < AGENT_SHARE else 1 if draw < AGENT_SHARE + USER_SHARE else 2
+        kind = 0 if draw < shares[0] else 1 if draw < sum(shares) else 2
         pool = clips.groups[(("agent",), ("user",), ("noise",))[kind]]
         at = int(rng.uniform(0, 0.7) * SAMPLE_RATE)
         words: list[str | None] = []
@@ -89,15 +86,17 @@ def plan_windows(
 class Windows:
     """Codec batches, planned ahead on a thread and mixed on the device."""
 
-    def __init__(self, clips: Clips, device: str, rows: int, seed: int) -> None:
-        self._clips, self._rows = clips, rows
+    def __init__(
+        self, clips: Clips, device: str, rows: int, seed: int, shares: Shares = SHARES
+    ) -> None:
+        self._clips, self._rows, self._shares = clips, rows, shares
         self._bank = ClipBank(clips, device)
         self._plans: Queue[Any] = Queue(maxsize=8)
         Thread(target=self._plan, args=(random.Random(seed),), daemon=True).start()
 
     def _plan(self, rng: random.Random) -> None:
         while True:
-            self._plans.put(plan_windows(self._clips, rng, self._rows))
+            self._plans.put(plan_windows(self._clips, rng, self._rows, self._shares))
 
     @torch.no_grad()
     def __iter__(self) -> Iterator[tuple[Tensor, list[str | None], Tensor]]:
@@ -113,67 +112,60 @@ class Windows:
             yield mixed[:, None], texts, agent
 
 
-class Trainer:
-    """Holds codec, heads, critics and their optimisers; `step` does one batch."""
+class Optimiser:
+    """AdamW with a short warm-up, then half a cosine over the time there is."""
 
-    def __init__(self, device: str, schedule: Schedule) -> None:
-        self.device, self.schedule = device, schedule
+    def __init__(self, weights: list[nn.Parameter], rate: float, device: str) -> None:
+        self._weights, self._rate, self._steps = weights, rate, 0
+        self._adam = torch.optim.AdamW(
+            weights, rate, betas=(0.8, 0.99), weight_decay=1e-3, fused=device == "cuda"
+        )
+
+    def step(self, loss: Tensor, progress: float, norm: float) -> None:
+        """Descend; gradients are clipped to `norm`. `progress` is the share of the time, 0..1."""
+        warm = min(1, self._steps / 100 + 0.02)
+        rate = self._rate * warm * (0.5 + 0.5 * math.cos(math.pi * progress)) + 1e-6
+        for group in self._adam.param_groups:
+            group["lr"] = rate
+        self._adam.zero_grad(set_to_none=True)
+        torch.autograd.backward(loss)
+        nn.utils.clip_grad_norm_(self._weights, norm)
+        self._adam.step()
+        self._steps += 1
+
+
+def _autocast(device: str) -> AbstractContextManager[Any]:
+    return torch.autocast(device, torch.bfloat16, enabled=device == "cuda")
+
+
+class CodecTrainer:
+    """The first run: codec and character heads; `step` does one batch."""
+
+    def __init__(self, device: str) -> None:
+        self.device = device
         self.codec = Codec().to(device)
         c = self.codec.config
         self.semantic = CharacterHead(c.codebook_dim).to(device)
         self.total = CharacterHead(c.dim).to(device)
-        self.critics = Discriminators().to(device)
         self.mel, self.envelope = MelLoss().to(device), EnvelopeLoss().to(device)
         heads = [*self.semantic.parameters(), *self.total.parameters()]
-        self._weights = [*self.codec.parameters(), *heads]
-        self._generator = torch.optim.AdamW(
-            self._weights, schedule.rate, betas=(0.8, 0.99), weight_decay=1e-3
-        )
-        self._critic = torch.optim.AdamW(
-            self.critics.parameters(), schedule.rate / 2, betas=(0.8, 0.99), weight_decay=1e-3
-        )
+        self._optimiser = Optimiser([*self.codec.parameters(), *heads], RATE, device)
         self.steps, self._quantising = 0, False
-
-    def _autocast(self) -> AbstractContextManager[Any]:
-        return torch.autocast(self.device, torch.bfloat16, enabled=self.device == "cuda")
-
-    def _fool(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-        """One critic step on some rows; returns the generator's adversarial and feature losses."""
-        at = random.randrange(0, max(1, x.shape[-1] - CRITIC_WINDOW))
-        real, fake = x[..., at : at + CRITIC_WINDOW], y[..., at : at + CRITIC_WINDOW]
-        with self._autocast():
-            judged = self.critics(real)
-            loss = discriminator_loss(judged, self.critics(fake.detach()))
-        self._critic.zero_grad(set_to_none=True)
-        torch.autograd.backward(loss)
-        nn.utils.clip_grad_norm_(self.critics.parameters(), 1.0)
-        self._critic.step()
-        self.critics.requires_grad_(False)
-        with self._autocast():
-            fool, match = adversarial_losses(judged, self.critics(fake))
-        self.critics.requires_grad_(True)
-        return fool, match
 
     def step(
         self, x: Tensor, texts: list[str | None], agent: Tensor, progress: float
     ) -> dict[str, float] | None:
         """Train on one batch at `progress` (0..1); every 100th step returns measurements."""
-        s = self.schedule
-        rate = s.rate * min(1, self.steps / 100 + 0.02)
-        rate = rate * (0.5 + 0.5 * math.cos(math.pi * progress)) + 1e-6
-        for optimiser, factor in ((self._generator, 1.0), (self._critic, 0.5)):
-            for group in optimiser.param_groups:
-                group["lr"] = rate * factor
-        bypass = progress < s.quantise
+        bypass = progress < QUANTISE
         seed = not bypass and not self._quantising
         self._quantising = not bypass
         revive = self.steps % 20 == 10 and progress < 0.75
         skip = random.choice(SKIPS)
-        with self._autocast():
+        with _autocast(self.device):
             y, q = self.codec(x, skip=skip, bypass=bypass, seed=seed, revive=revive)
             semantic = self.semantic(q.semantic)
             total = self.total(q.latent.transpose(1, 2))
-        if progress > s.freeze:
+        if progress > FREEZE:
             for branch in (self.codec.quantizer.rvq_first, self.codec.quantizer.rvq_rest):
                 branch.norm.eval()
         y, target = y.float(), x[..., skip * HOP :]
@@ -183,14 +175,7 @@ class Trainer:
         loss = 15 * mel + 2 * envelope + heard + 0.5 * heard_total
         if not bypass:
             loss = loss + 0.3 * q.commitment
-        if progress > s.critics:
-            mine = agent.float().topk(min(CRITIC_ROWS, len(x))).indices
-            fool, match = self._fool(target[mine], y[mine])
-            loss = loss + min(1.0, (progress - s.critics) / 0.06) * (fool + 4 * match)
-        self._generator.zero_grad(set_to_none=True)
-        torch.autograd.backward(loss)
-        nn.utils.clip_grad_norm_(self._weights, 2.0)
-        self._generator.step()
+        self._optimiser.step(loss, progress, 2.0)
         self.steps += 1
         if self.steps % 100 and self.steps not in (1, 20):
             return None
@@ -201,6 +186,65 @@ class Trainer:
             "commit": q.commitment.item(), "used0": books[0], "used1": books[1], "used7": books[2],
         }  # fmt: skip
 
+    def save(self, out: Path) -> None:
+        save_parts(self.codec.state_dict(), out, "codec")
+
+
+class DecoderTrainer:
+    """The second run: what makes sound of codes, against discriminators; codes stay."""
+
+    def __init__(self, codec: Codec, device: str) -> None:
+        self.device, self.codec = device, codec.to(device).eval().requires_grad_(False)
+        self._decoder = nn.ModuleList([codec.upsample, codec.decoder_transformer, codec.decoder])
+        self._decoder.requires_grad_(True)
+        self.critics = Discriminators().to(device)
+        self.mel, self.envelope = MelLoss().to(device), EnvelopeLoss().to(device)
+        self._optimiser = Optimiser(list(self._decoder.parameters()), RATE / 2, device)
+        self._critic = Optimiser(list(self.critics.parameters()), RATE / 2, device)
+        self.steps = 0
+
+    def _fool(self, x: Tensor, y: Tensor, progress: float) -> tuple[Tensor, Tensor, Tensor]:
+        """One critic step; returns the generator's adversarial and feature losses, and critics'."""
+        at = random.randrange(0, max(1, x.shape[-1] - CRITIC_WINDOW))
+        real, fake = x[..., at : at + CRITIC_WINDOW], y[..., at : at + CRITIC_WINDOW]
+        with _autocast(self.device):
+            judged = self.critics(real)
+            loss = discriminator_loss(judged, self.critics(fake.detach()))
+        self._critic.step(loss, progress, 1.0)
+        self.critics.requires_grad_(False)
+        with _autocast(self.device):
+            fool, match = adversarial_losses(judged, self.critics(fake))
+        self.critics.requires_grad_(True)
+        return fool, match, loss
+
+    def step(
+        self, x: Tensor, texts: list[str | None], agent: Tensor, progress: float
+    ) -> dict[str, float] | None:
+        """Train on one batch at `progress` (0..1); every 100th step returns measurements."""
+        skip = random.choice(SKIPS)
+        with torch.no_grad():
+            latent = self.codec.quantizer(self.codec.latent(x)).latent
+        with _autocast(self.device):
+            y = self.codec.wave(latent[..., skip:]).float()
+        target = x[..., skip * HOP :]
+        mel = self.mel(target, y, torch.ones_like(agent, dtype=torch.float32))
+        envelope = self.envelope(target, y)
+        some = slice(CRITIC_ROWS)
+        fool, match, judged = self._fool(target[some], y[some], progress)
+        weight = min(1.0, progress / CRITICS_FULL)
+        loss = 15 * mel + 2 * envelope + weight * (fool + 4 * match)
+        self._optimiser.step(loss, progress, 2.0)
+        self.steps += 1
+        if self.steps % 100 and self.steps not in (1, 20):
+            return None
+        return {
+            "mel": mel.item(), "envelope": envelope.item(), "match": match.item(),
+            "fool": fool.item(), "critics": judged.item(),
+        }  # fmt: skip
+
+    def save(self, out: Path) -> None:
+        save_parts(self.codec.state_dict(), out, "codec")
+
 
 def main(
     clips_dir: Path,
@@ -209,7 +253,7 @@ def main(
     seconds: Annotated[float, typer.Option(help="training time, loading not counted")] = 300,
     rows: int = 64,
     seed: int = 0,
-    start: Annotated[Path | None, typer.Option(help="folder of a codec to go on from")] = None,
+    decoder_of: Annotated[Path | None, typer.Option(help="folder of the first run's codec")] = None,
 ) -> None:
     """Train and save `OUT/codec-0.safetensors` (fp16) and `OUT/codec_log.json` (curves)."""
     device = "cuda" if torch.cuda.is_available() else "cpu"
@@ -221,16 +265,14 @@ def main(
     random.seed(seed)
     loaded = time.monotonic()
     clips = Clips.load(clips_dir)
-    schedule = Schedule()
-    if start is not None:
-        schedule = Schedule(rate=4e-4, quantise=0, critics=0.1, freeze=0.6)
-    trainer = Trainer(device, schedule)
-    if start is not None:
-        trainer.codec.load_state_dict(load_parts(start, "codec", device))
-        trainer.semantic.load_state_dict(load_parts(start, "semantic_head", device))
-        trainer.total.load_state_dict(load_parts(start, "total_head", device))
-        trainer._quantising = True
-    windows = iter(Windows(clips, device, rows, seed))
+    trainer: CodecTrainer | DecoderTrainer
+    if decoder_of is None:
+        trainer, shares = CodecTrainer(device), SHARES
+    else:
+        codec = Codec()
+        codec.load_state_dict(load_parts(decoder_of, "codec"))
+        trainer, shares = DecoderTrainer(codec, device), (1.0, 0.0)
+    windows = iter(Windows(clips, device, rows, seed, shares))
     begin = time.monotonic()
     console.print(f"{len(clips.meta)} clips in {begin - loaded:.0f} s")
     log: list[dict[str, float]] = []
@@ -241,9 +283,7 @@ def main(
             log.append(row)
             if trainer.steps % 300 == 0 or trainer.steps <= 100:
                 console.print({k: round(v, 4) for k, v in row.items()})
-    save_parts(trainer.codec.state_dict(), out, "codec")
-    save_parts(trainer.semantic.state_dict(), out, "semantic_head")
-    save_parts(trainer.total.state_dict(), out, "total_head")
+    trainer.save(out)
     (out / "codec_log.json").write_text(json.dumps(log))
     console.print(f"{trainer.steps} steps")
 

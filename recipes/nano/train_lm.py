@@ -10,7 +10,8 @@ import multiprocessing as mp
 import os
 import random
 import time
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -33,10 +34,12 @@ from recipes.nano.weights import load_parts, save_parts
 
 console = Console(width=170)
 RATE, WARMUP = 1.2e-3, 400
-WORD_WEIGHT, PAD_WEIGHT = 2.0, 0.5
+WORD_WEIGHT, PAD_WEIGHT = 2.0, 0.5  # at first; at the end all text counts the same
+EVEN_FROM, EVEN_AT = 0.4, 0.8  # shares of the time between which these weights become one
+CHECKPOINTS = (0.5, 0.75, 1.0)  # shares of the time; the last is the end
 AGENT_NOISE, USER_MASK, BOOK_DROP = 0.03, 0.07, 0.3
 DEPTH_SHARE = 0.4
-FRESH_SHARE = 0.45
+FRESH_SHARE = 0.4
 LABEL_SIZES = (len(domain.INTENTS), domain.NO_NUMBER + 1, domain.NO_NUMBER + 1)
 
 
@@ -50,7 +53,8 @@ class Stage:
     capacity: int
 
 
-STAGES = (Stage(260, 64, 0.6, 32_000), Stage(1000, 16, 1.0, 8_000))
+STAGES = (Stage(260, 96, 0.65, 36_000), Stage(1000, 24, 1.0, 9_000))
+RENDER_ROWS = (64, 16)
 PROMPT_LEAST = 40
 
 
@@ -73,9 +77,13 @@ class Losses:
 class LmTrainer:
     """The model with its training-only label head, and its optimiser."""
 
-    def __init__(self, config: LmConfig, device: str) -> None:
+    def __init__(self, config: LmConfig, device: str, *, compiled: bool = False) -> None:
         self.config, self.device = config, device
         self.model = LanguageModel(config).to(device)
+        self._hidden, self._depth = self.model.hidden, self.model.depth
+        if compiled:
+            self._hidden = torch.compile(self.model.hidden, dynamic=False)
+            self._depth = torch.compile(self.model.depth, dynamic=False)
         self.label_head = nn.Linear(config.dim, sum(LABEL_SIZES)).to(device)
         weights = [*self.model.parameters(), *self.label_head.parameters()]
         self._weights = weights
@@ -109,18 +117,20 @@ class LmTrainer:
         book = torch.arange(8, device=user.device)[None, :, None]
         return agent, user.masked_fill(drop & (book >= keep), card)
 
-    def losses(self, t: Tokens) -> Losses:
+    def losses(self, t: Tokens, progress: float) -> Losses:
         c = self.config
         agent, user = delayed(t.agent, 1, c.card), delayed(t.user, 1, c.card)
         text_in, audio_in = grid_inputs(t.text, *self._roughen(agent, user), c)
-        h = self.model.hidden(text_in[:, :-1], audio_in[:, :, :-1])
+        h = self._hidden(text_in[:, :-1], audio_in[:, :, :-1])
         target, codes = t.text[:, 1:], agent[:, :, 1:]
         column = torch.arange(1, t.text.shape[1], device=h.device)[None]
         prompt = t.prompt.clamp(min=1)[:, None]
         on_time, one_late = column >= prompt, column - 1 >= prompt
 
         logits = self.model.text_linear(h).float()
-        weight = torch.where(target == PAD, PAD_WEIGHT, WORD_WEIGHT) * on_time
+        even = min(1.0, max(0.0, (progress - EVEN_FROM) / (EVEN_AT - EVEN_FROM)))
+        pad, word = (w + (1 - w) * even for w in (PAD_WEIGHT, WORD_WEIGHT))
+        weight = torch.where(target == PAD, pad, word) * on_time
         text = F.cross_entropy(logits.flatten(0, 1), target.flatten(), reduction="none")
         text = (text * weight.flatten()).sum() / weight.sum()
 
@@ -141,17 +151,17 @@ class LmTrainer:
         priority = torch.where(one_late, priority + torch.rand_like(priority) * 0.05, -1.0)
         pick = priority.flatten().topk(int(priority.numel() * DEPTH_SHARE)).indices
         spoken = codes.transpose(1, 2).flatten(0, 1)[pick]
-        depth = self.model.depth(h.flatten(0, 1)[pick], target.flatten()[pick], spoken)
+        depth = self._depth(h.flatten(0, 1)[pick], target.flatten()[pick], spoken)
         unmasked = torch.where(one_late.flatten()[pick][:, None], spoken, -1)
         by_book = torch.stack([
             F.cross_entropy(depth[:, k].float(), unmasked[:, k], ignore_index=-1)
             for k in range(c.dep_q)
         ])  # fmt: skip
 
-        right, word = logits.argmax(-1) == target, (target != PAD) & on_time
+        right, spoken_text = logits.argmax(-1) == target, (target != PAD) & on_time
         silent = (target == PAD) & on_time
         return Losses(
-            text, by_book, labels, (right & word).sum() / word.sum().clamp(min=1),
+            text, by_book, labels, (right & spoken_text).sum() / spoken_text.sum().clamp(min=1),
             (right & silent).sum() / silent.sum().clamp(min=1), hits,
         )  # fmt: skip
 
@@ -161,13 +171,52 @@ class LmTrainer:
         for group in self._optimiser.param_groups:
             group["lr"] = rate
         with self._autocast():
-            losses = self.losses(tokens)
+            losses = self.losses(tokens, progress)
         self._optimiser.zero_grad(set_to_none=True)
         torch.autograd.backward(losses.total)
         nn.utils.clip_grad_norm_(self._weights, 1.0)
         self._optimiser.step()
         self.steps += 1
         return losses
+
+
+class Balance:
+    """Decides whether to make new conversations or to train, by what both cost on this machine.
+
+    The first calls of each kind are timed with the device awaited; after that nothing waits.
+    """
+
+    TIMED = (3, 23)  # these calls of a kind
+
+    def __init__(self, device: str, share: float) -> None:
+        self._device, self._share = device, share
+        self._calls = {"make": 0, "train": 0}
+        self._took = {"make": 0.0, "train": 0.0}
+        self.cost = {"make": 0.0, "train": 0.0}
+
+    def wants_more(self) -> bool:
+        """Is less than the wished share of the time spent on new conversations?"""
+        spent = {kind: n * self.cost[kind] for kind, n in self._calls.items()}
+        return spent["make"] <= self._share * sum(spent.values())
+
+    @contextmanager
+    def timed(self, kind: str) -> Iterator[None]:
+        first, last = self.TIMED
+        n = self._calls[kind]
+        if not first <= n < last:
+            yield
+        else:
+            self._wait()
+            begin = time.monotonic()
+            yield
+            self._wait()
+            self._took[kind] += time.monotonic() - begin
+            self.cost[kind] = self._took[kind] / (n + 1 - first)
+        self._calls[kind] += 1
+
+    def _wait(self) -> None:
+        if self._device == "cuda":
+            torch.cuda.synchronize()
 
 
 def _report(losses: Losses) -> dict[str, Any]:
@@ -177,6 +226,29 @@ def _report(losses: Losses) -> dict[str, Any]:
         "heard": [round(x.item(), 3) for x in losses.label_hits],
         "codes": [round(x, 2) for x in losses.codes.tolist()],
     }  # fmt: skip
+
+
+class Source:
+    """The conversations of one stage: planned ahead, made on demand, drawn many times."""
+
+    def __init__(self, stage: Stage, plans: Plans, render: Renderer, workers: int) -> None:
+        self.stage, self._render = stage, render
+        self._plans = loader(plans, workers)
+        self.pool = Pool(stage.capacity)
+
+    def make(self) -> None:
+        self.pool.add(self._render(next(self._plans), self.stage.frames))
+
+    def draw(self) -> Tokens:
+        return self.pool.draw(self.stage.rows)
+
+
+def _save(trainer: LmTrainer, codes: PromptCodes, log: list[dict[str, Any]], out: Path) -> None:
+    out.mkdir(parents=True, exist_ok=True)
+    save_parts(trainer.model.state_dict(), out, "lm")
+    save_parts(trainer.label_head.state_dict(), out, "label_head")
+    save_file({"silence": codes.silence, "user": codes.user}, out / "prompt_codes.safetensors")
+    (out / "lm_log.json").write_text(json.dumps(log))
 
 
 def main(
@@ -189,62 +261,58 @@ def main(
     workers: int = 12,
     seed: int = 1,
     start: Annotated[Path | None, typer.Option(help="folder of a model to go on from")] = None,
+    compiled: Annotated[bool, typer.Option(help="torch.compile; takes a minute at first")] = False,
     tiny: Annotated[bool, typer.Option(help="small batches, to try it on a CPU")] = False,
 ) -> None:
-    """Train and save `OUT/lm-*.safetensors` (fp16) and `OUT/lm_log.json` (curves)."""
+    """Train and save `OUT/lm-*.safetensors` (fp16) and `OUT/lm_log.json` (curves).
+
+    `OUT/50` and `OUT/75` hold the model as it was after that share of the time (in per cent).
+    """
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    out.mkdir(parents=True, exist_ok=True)
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
     torch.manual_seed(seed)
     random.seed(seed)
     clips = Clips.load(clips_dir)
     stages = [Stage(s.frames, 2, s.until, 64) for s in STAGES] if tiny else list(STAGES)
-    feeds = []
-    for i, s in enumerate(stages):
-        plans = Plans(clips, tokenizer, s.rows, s.frames - PROMPT_LEAST, seed * 1000 + i * 100)
-        feeds.append(loader(plans, workers // 2 if workers > 1 else 0))
     codec = Codec().to(device).eval()
     codec.load_state_dict(load_parts(codec_dir, "codec", device))
     codes = PromptCodes.measure(codec, device)
     render = Renderer(ClipBank(clips, device), codec, codes)
-    trainer = LmTrainer(LmConfig(text_card=TextTokenizer(tokenizer).card), device)
+    config = LmConfig(text_card=TextTokenizer(tokenizer).card)
+    trainer = LmTrainer(config, device, compiled=compiled)
     if start is not None:
         trainer.load(start)
-    pools = [Pool(s.capacity) for s in stages]
-    spent = {"fresh": 0.0, "train": 0.0}
+    sources = []
+    for i, (s, rows) in enumerate(zip(stages, (2, 2) if tiny else RENDER_ROWS, strict=True)):
+        plans = Plans(clips, tokenizer, rows, s.frames - PROMPT_LEAST, seed * 1000 + i * 100)
+        sources.append(Source(s, plans, render, workers // 2 if workers > 1 else 0))
+    balances = [Balance(device, FRESH_SHARE) for _ in stages]
+    checkpoints = list(CHECKPOINTS)
     log: list[dict[str, Any]] = []
-
-    def timed(kind: str, begin: float) -> None:
-        if device == "cuda":
-            torch.cuda.synchronize()
-        spent[kind] += time.monotonic() - begin
-
     begin = time.monotonic()
     while (progress := (time.monotonic() - begin) / seconds) < 1:
+        if progress >= checkpoints[0]:
+            _save(trainer, codes, log, out / f"{checkpoints.pop(0) * 100:.0f}")
         stage = next(i for i, s in enumerate(stages) if progress < s.until)
-        s, pool = stages[stage], pools[stage]
-        least = s.rows * (2 if tiny else 12)
-        share = spent["fresh"] / (spent["fresh"] + spent["train"] + 1e-9)
-        at = time.monotonic()
-        if pool.made < least or share < FRESH_SHARE:
-            pool.add(render(next(feeds[stage]), s.frames))
-            timed("fresh", at)
+        source, balance = sources[stage], balances[stage]
+        if source.pool.made < source.stage.rows * (2 if tiny else 8) or balance.wants_more():
+            with balance.timed("make"):
+                source.make()
             continue
-        losses = trainer.step(pool.draw(s.rows), progress)
+        with balance.timed("train"):
+            losses = trainer.step(source.draw(), progress)
         if trainer.steps % 100 == 0 or trainer.steps in (1, 10):
             row = {
-                "step": trainer.steps, "seconds": round(at - begin, 1),
-                "made": [p.made for p in pools], **_report(losses),
+                "step": trainer.steps, "seconds": round(time.monotonic() - begin, 1),
+                "made": [x.pool.made for x in sources], **_report(losses),
             }  # fmt: skip
             log.append(row)
             if trainer.steps % 300 == 0 or trainer.steps <= 100:
                 console.print(row)
-        timed("train", at)
-    save_parts(trainer.model.state_dict(), out, "lm")
-    save_parts(trainer.label_head.state_dict(), out, "label_head")
-    save_file({"silence": codes.silence, "user": codes.user}, out / "prompt_codes.safetensors")
-    (out / "lm_log.json").write_text(json.dumps(log))
-    console.print(f"{trainer.steps} steps, {[p.made for p in pools]} conversations, {spent}")
+    _save(trainer, codes, log, out)
+    made = [x.pool.made for x in sources]
+    costs = [{k: round(v, 4) for k, v in b.cost.items()} for b in balances]
+    console.print(f"{trainer.steps} steps, {made} conversations, {costs} s each")
     for worker in mp.active_children():
         worker.kill()  # they would plan on, and hold the terminal
     os._exit(0)
