@@ -11,8 +11,10 @@ import torch
 from engine.api import EngineConfig, EngineError
 from engine.directory import ModelDirectory
 from engine.lm.model import RQTransformer
+from engine.lm.weights import load_weights
 from engine.memory import check_weights
 from engine.mimi.codec import Mimi
+from engine.model import LockstepModel
 from engine.prompter import Prompter
 from engine.rq import RQModel
 from engine.text import Tokenizer
@@ -40,11 +42,12 @@ def choose_device(name: str) -> torch.device:
     return torch.device(name)
 
 
-def load_model(directory: ModelDirectory, config: EngineConfig) -> RQModel:
+def load_model(directory: ModelDirectory, config: EngineConfig) -> LockstepModel:
     """The model of a directory, ready to serve.
 
-    Weights are float32 on a CPU, and the language model's bfloat16 on CUDA. Raises EngineError
-    that names the file, or the memory, that isn't as it must be.
+    Weights are float32 on a CPU, and the language model's bfloat16 on CUDA, where kernels take the
+    place of torch's operations. Raises EngineError that names the file, or the memory, that isn't
+    as it must be.
     """
     device = choose_device(config.device)
     _choose_threads(directory, config, device)
@@ -58,15 +61,36 @@ def load_model(directory: ModelDirectory, config: EngineConfig) -> RQModel:
     mimi = Mimi.load(directory.mimi, mimi_config, books=lm_config.books, device=device)
     dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
     check_weights(directory.lm, dtype, device)
-    lm = RQTransformer.load(directory.lm, lm_config, device=device, dtype=dtype)
+    prompter = _prompter(directory, config, mimi, tokenizer, device)
+    slots = config.slots or directory.slots or SLOTS
+    if device.type == "cuda":
+        from engine.cuda.model import CudaModel
+        from engine.cuda.options import CudaOptions
+        from engine.cuda.weights import pack
+
+        return CudaModel(
+            directory.name,
+            lm_config,
+            pack(lm_config, load_weights(directory.lm, lm_config, device=device, dtype=dtype)),
+            mimi,
+            tokenizer,
+            prompter,
+            sampling=directory.sampling,
+            slots=slots,
+            options=CudaOptions(fixed=config.step_mode == "fixed"),
+            about=directory.about,
+            examples=directory.examples,
+            prefix_cache_bytes=config.prefix_cache_bytes,
+            seed=config.seed,
+        )
     return RQModel(
         directory.name,
-        lm,
+        RQTransformer.load(directory.lm, lm_config, device=device, dtype=dtype),
         mimi,
         tokenizer,
-        _prompter(directory, config, mimi, tokenizer, device),
+        prompter,
         sampling=directory.sampling,
-        slots=config.slots or directory.slots or SLOTS,
+        slots=slots,
         about=directory.about,
         examples=directory.examples,
         step_mode=config.step_mode,

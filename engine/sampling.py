@@ -62,7 +62,7 @@ class _Head:
         self.steps = torch.arange(card, device=device) * _signed(_GOLDEN)
 
     def set(self, row: int, temperature: float, top_k: int) -> None:
-        kept = 1 if temperature == 0 else min(top_k or self.card, self.card)
+        kept = kept_tokens(temperature, top_k, self.card)
         greedy = kept == 1
         self.kept[row] = kept
         self.temperature[row] = 1 if greedy else temperature
@@ -92,7 +92,7 @@ class RowSampling:
     def set(self, row: int, sampling: Sampling) -> None:
         """Gives a row its parameters."""
         self.rows[row] = sampling
-        self._keys[row] = _signed(_mix_int(sampling.seed & _MASK))
+        self._keys[row] = seed_key(sampling.seed)
         self._text.set(row, sampling.text_temperature, sampling.text_top_k)
         self._audio.set(row, sampling.audio_temperature, sampling.audio_top_k)
 
@@ -145,6 +145,16 @@ class Draw:
     def audio(self, book: int, logits: Tensor) -> Tensor:
         """[n, card] -> [n] int64."""
         return self._audio(book, logits)
+
+
+def seed_key(seed: int) -> int:
+    """What the draws of a seed are hashed from, as a signed number of 64 bits."""
+    return _signed(_mix_int(seed & _MASK))
+
+
+def kept_tokens(temperature: float, top_k: int, card: int) -> int:
+    """How many of `card` tokens can be drawn; 1 is greedy."""
+    return 1 if temperature == 0 else min(top_k or card, card)
 
 
 def _signed(value: int) -> int:

@@ -94,11 +94,10 @@ def real_model(
     )
     voices = VoiceRegistry([], shape)
     prompter = Prompter(config, mimi, tokenizer, voices, default_voice=None, device=device)
-    drawn = random_weights(config, device, torch.bfloat16 if on_gpu else torch.float32)
     if not on_gpu:
         return RQModel(
             "random",
-            RQTransformer(config, drawn, device=device),
+            RQTransformer(config, random_weights(config, device, torch.float32), device=device),
             mimi,
             tokenizer,
             prompter,
@@ -110,10 +109,11 @@ def real_model(
         )
     cuda: Any = importlib.import_module("engine.cuda.model")
     options: Any = importlib.import_module("engine.cuda.options")
+    layout: Any = importlib.import_module("engine.cuda.weights")
     model = cuda.CudaModel(
         "random",
         config,
-        drawn,
+        layout.pack(config, random_weights(config, device, torch.bfloat16)),
         mimi,
         tokenizer,
         prompter,

@@ -1,0 +1,245 @@
+"""The lockstep model of `engine.rq`, on a GPU: each step one CUDA graph, copies and codec included.
+
+A step's graph is chosen by its number of rows and by how far back the oldest of them reaches. It
+copies the frames in from pinned memory, encodes, runs the language model, decodes and copies the
+sound and text out; the host only names the slots and waits for the end.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import pairwise
+from typing import Any, Final
+
+import numpy as np
+import torch
+
+from engine.api import EngineError, OpenParams, Pcm
+from engine.cuda.graphs import Graphs
+from engine.cuda.launch import INTERPRETED
+from engine.cuda.lm import CudaLM
+from engine.cuda.mimi import CudaMimi
+from engine.cuda.options import CudaOptions
+from engine.cuda.paged import PagedLM
+from engine.cuda.pages import PAGE
+from engine.cuda.weights import CudaWeights
+from engine.lm.config import LMConfig
+from engine.memory import free_bytes
+from engine.mimi.codec import Mimi
+from engine.model import ModelSpec, PrefixStats, StepResult
+from engine.params import MAX_SEED, check_no_prompt, check_sampling, sampling_of
+from engine.prompter import Prompter
+from engine.sampling import Sampling
+from engine.text import TextStream, Tokenizer
+
+_DEFAULTS: Final = CudaOptions()
+_SPARE_BYTES: Final = 3 << 30
+"""Of the device's memory, left for graphs, scratch and the library's workspaces."""
+
+
+class CudaModel:
+    """Moshi, PersonaPlex and their kind as a `LockstepModel` on a GPU."""
+
+    def __init__(
+        self,
+        name: str,
+        config: LMConfig,
+        weights: CudaWeights,
+        mimi: Mimi,
+        tokenizer: Tokenizer,
+        prompter: Prompter | None,
+        *,
+        sampling: Sampling,
+        slots: int,
+        options: CudaOptions = _DEFAULTS,
+        about: str = "",
+        examples: tuple[str, ...] = (),
+        prefix_cache_bytes: int = 0,
+        seed: int | None = None,
+    ) -> None:
+        """prompter: None for a model that takes no prompts. sampling: for sessions that name none.
+
+        Raises EngineError, which says how many slots fit, if there isn't the memory for `slots`.
+        """
+        self._config, self._prompter, self._sampling = config, prompter, sampling
+        self._seeds = random.Random(seed)
+        context = min(options.context or config.context, config.context)
+        places = -(-context // PAGE)
+        dtype = weights.embedding.dtype
+        kv = torch.float8_e4m3fn if options.kv == "fp8" else dtype
+        device = weights.embedding.device
+        self._mimi = CudaMimi(
+            mimi,
+            slots + 1,
+            slots,
+            dtype=torch.float16 if dtype.itemsize == 2 else dtype,
+            fixed=options.fixed,
+        )
+        page_bytes = CudaLM.page_bytes(config, kv)
+        pages = self._pages(slots, places, page_bytes, prefix_cache_bytes, device)
+        self.lm = CudaLM(
+            config,
+            weights,
+            slots=slots,
+            max_rows=slots,
+            pages=pages,
+            places=places,
+            context=context,
+            kv=kv,
+            fixed=options.fixed,
+        )
+        self.lm.user = self._mimi.codes
+        self.paged = PagedLM(
+            self.lm, pages, prefix_cache_bytes=prefix_cache_bytes, chain=self._chain
+        )
+        pinned = not INTERPRETED
+        self._pcm = torch.zeros(slots, mimi.frame_size, pin_memory=pinned)
+        self._sound = torch.zeros(slots, mimi.frame_size, pin_memory=pinned)
+        self._tokens = torch.zeros(slots, dtype=torch.int32, pin_memory=pinned)
+        self._text = [TextStream(tokenizer.pieces) for _ in range(slots)]
+        begun = time.monotonic()
+        self.paged.capture()
+        self.capture_s = time.monotonic() - begun
+        """Seconds that compiling and capturing took."""
+        self._spec = ModelSpec(
+            name=name,
+            sample_rate=mimi.sample_rate,
+            frame_size=mimi.frame_size,
+            startup_frames=config.max_delay if prompter is None else 0,
+            slots=slots,
+            about=about,
+            examples=examples,
+            voices=() if prompter is None else prompter.voices.names,
+            default_voice=None if prompter is None else prompter.default_voice,
+            persona=prompter is not None,
+            voice_audio=prompter is not None,
+            text=True,
+            sampling=True,
+            device=str(device),
+            weight_bytes=weights.nbytes + mimi.nbytes,
+            slot_bytes=places * page_bytes + self._mimi.nbytes_per_slot,
+        )
+
+    @staticmethod
+    def _pages(
+        slots: int, places: int, page_bytes: int, prefix_cache_bytes: int, device: torch.device
+    ) -> int:
+        """Pages of the pool: full rings for all slots, and prompts beside them."""
+        need = slots * places * page_bytes
+        room = free_bytes(device) - (_SPARE_BYTES if device.type == "cuda" else 0)
+        if need > room:
+            raise EngineError(
+                f"{slots} slots need {need / 1e9:.1f} GB on {device}, but {room / 1e9:.1f} GB is "
+                f"free: at most {max(0, room // (places * page_bytes))} fit"
+            )
+        return slots * places + min(prefix_cache_bytes, room - need) // page_bytes
+
+    @property
+    def spec(self) -> ModelSpec:
+        """What the model can do."""
+        return self._spec
+
+    @property
+    def free_pages(self) -> int:
+        """Pages of the pool that sessions could still have."""
+        return self.paged.free_pages
+
+    def check(self, params: OpenParams) -> None:
+        """Raises BadParams, naming the field, for what the model can't take."""
+        check_sampling(params, self._config)
+        if self._prompter is None:
+            check_no_prompt(params, self._spec.name)
+        else:
+            self._prompter.check(params)
+
+    @torch.inference_mode()
+    def prefill(self, row: int, params: OpenParams) -> Iterator[None]:
+        """Sets a fresh row's sampling, and speaks its voice and persona into it.
+
+        Raises BadParams for a silent recording of a voice.
+        """
+        drawn = replace(self._sampling, seed=self._seeds.randint(0, MAX_SEED))
+        self.lm.set_sampling(row, sampling_of(params, drawn))
+        if self._prompter is None:
+            return
+        made = yield from self._prompter.build(params)
+        yield from self.paged.prefill(row, made.prompt, made.key)
+
+    def _chain(self, rows: int, splits: int) -> None:
+        """What a step of `rows` rows enqueues."""
+        self._mimi.pcm[:rows].copy_(self._pcm[:rows], non_blocking=True)
+        self._mimi.encode(rows, self.lm.slot)
+        self.lm.launch(rows, splits)
+        self._mimi.decode(rows, self.lm.heard_slot, self.lm.codes)
+        self._sound[:rows].copy_(self._mimi.sound[:rows], non_blocking=True)
+        self._tokens[:rows].copy_(self.lm.text[:rows], non_blocking=True)
+
+    @torch.inference_mode()
+    def step(self, rows: Sequence[int], pcm: Pcm) -> StepResult:
+        """Takes one frame of each row. pcm: [len(rows), frame_size]; rows are distinct."""
+        count = len(rows)
+        self._pcm.numpy()[:count] = pcm
+        self.paged.step(rows)
+        self._wait()
+        tokens = self._tokens[:count].tolist()
+        text = [
+            self._text[row].push(token) if token >= 0 else ""
+            for row, token in zip(rows, tokens, strict=True)
+        ]
+        sound: Pcm = np.array(self._sound.numpy()[:count])
+        return StepResult(sound, [token >= 0 for token in tokens], text)
+
+    @staticmethod
+    def _wait() -> None:
+        if not INTERPRETED:
+            torch.cuda.current_stream().synchronize()
+
+    @torch.inference_mode()
+    def reset(self, rows: Sequence[int]) -> None:
+        """Makes the rows as new."""
+        self.paged.reset(rows)
+        self._mimi.reset(torch.tensor(rows, device=self.lm.device))
+        for row in rows:
+            self._text[row].reset()
+
+    @torch.inference_mode()
+    def age(self, row: int, frames: int) -> None:
+        """Puts a fresh row where it would be after `frames` frames of silence, for benchmarks."""
+        self.paged.age(row, frames)
+
+    def time_parts(self, rows: int, repeats: int = 20) -> dict[str, float]:
+        """Milliseconds of the parts of the last step, which had `rows` rows, each a graph alone.
+
+        For benchmarks: the sessions' state is worthless afterwards.
+        """
+        lm, splits = self.lm, self.paged.splits
+        chains = {
+            "encode": lambda: self._mimi.encode(rows, lm.slot),
+            "temporal": lambda: lm.launch_temporal(rows, splits),
+            "depth": lambda: lm.launch_depformer(rows),
+            "decode": lambda: self._mimi.decode(rows, lm.heard_slot, lm.codes),
+        }
+        graphs = Graphs()
+        times: dict[str, float] = {}
+        with torch.inference_mode():
+            for name, chain in chains.items():
+                graphs.capture(name, chain)
+                marks: list[Any] = [
+                    torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+                    for _ in range(repeats + 1)
+                ]
+                marks[0].record()
+                for mark in marks[1:]:
+                    graphs(name)
+                    mark.record()
+                marks[-1].synchronize()
+                taken = sorted(a.elapsed_time(b) for a, b in pairwise(marks))
+                times[name] = taken[repeats // 2]
+        return times
+
+    def prefix_stats(self) -> PrefixStats:
+        """The use of what is kept of prompts."""
+        return self.paged.prefix_stats()

@@ -1,0 +1,263 @@
+"""The language model's sessions on a GPU: their pages, prompts and launches, from the host."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from engine.cuda.graphs import Graphs
+from engine.cuda.launch import INTERPRETED
+from engine.cuda.lm import CudaLM
+from engine.cuda.pages import NOWHERE, PAGE, PagePool, PageRings
+from engine.cuda.plan import SPLIT_PAGES, buckets, split_classes
+from engine.lm.prompt import Prompt
+from engine.model import PrefixStats
+
+
+@dataclass(frozen=True, slots=True)
+class _Prefix:
+    """What a prompt leaves before its last call."""
+
+    frames: int
+    pages: tuple[int, ...]
+    columns: Tensor
+    """[2, channels] int64: the prompt's last two."""
+
+
+class PagedLM:
+    """A `CudaLM` with the host's knowledge of its slots.
+
+    `step` is enqueued, not awaited. `prefill` awaits each of its pieces, so that what a prompt
+    costs live sessions is bounded.
+    """
+
+    def __init__(
+        self,
+        lm: CudaLM,
+        pages: int,
+        *,
+        prefix_cache_bytes: int = 0,
+        chain: Callable[[int, int], None] | None = None,
+    ) -> None:
+        """pages: of the pool, enough for the rings of all slots.
+
+        chain: what a step of (rows, splits) enqueues; None: `lm.launch`.
+        """
+        if pages < lm.slots * lm.places:
+            raise ValueError(f"{pages} pages are too few for {lm.slots} rings of {lm.places}")
+        self.lm = lm
+        self.pool = PagePool(pages)
+        self.rings = PageRings(self.pool, lm.slots, lm.context)
+        self.seen = [0] * lm.slots
+        """Calls of each slot so far."""
+        self.splits = 1
+        """Of the last step."""
+        self._chain = chain or lm.launch
+        self._graphs = Graphs()
+        self._buckets = buckets(lm.max_rows)
+        self._classes = split_classes(lm.places)
+        self._stale: set[int] = set()
+        self._page_bytes = lm.page_bytes(lm.config, lm.kv.dtype)
+        self._most_kept = min(prefix_cache_bytes // self._page_bytes, pages // 4)
+        self._prefixes: OrderedDict[Hashable, _Prefix] = OrderedDict()
+        self._kept = self._hits = self._misses = 0
+        self._slot_host = self._pinned(lm.max_rows, lm.trash)
+        self._table_host = self._pinned(lm.table.numel(), pages).view(lm.table.shape)
+        self._table_host[lm.trash] = pages + 1
+
+    @staticmethod
+    def _pinned(size: int, value: int) -> Tensor:
+        return torch.full((size,), value, dtype=torch.int32, pin_memory=not INTERPRETED)
+
+    # Launches
+
+    @torch.inference_mode()
+    def capture(self) -> None:
+        """Compiles and captures every chain of launches that may come, on the trash row."""
+        for splits in reversed(self._classes):
+            self._graphs.capture(("prompt", splits), partial(self.lm.launch_prompt, splits))
+            self._graphs.capture(("call", splits), partial(self.lm.launch, 1, splits))
+            for rows in reversed(self._buckets):
+                self._graphs.capture((rows, splits), partial(self._step, rows, splits))
+
+    def _step(self, rows: int, splits: int) -> None:
+        self.lm.slot[:rows].copy_(self._slot_host[:rows], non_blocking=True)
+        self._chain(rows, splits)
+
+    def step(self, slots: Sequence[int]) -> int:
+        """Enqueues a call of each of `slots`; returns the rows of the launch.
+
+        The previous step must have ended.
+        """
+        bucket = self._buckets[bisect_left(self._buckets, len(slots))]
+        for row, slot in enumerate(slots):
+            self._slot_host[row] = slot
+            self._make_room(slot, self.seen[slot])
+        self._slot_host[len(slots) : bucket] = self.lm.trash
+        self._upload()
+        self.splits = self._splits(max(self.seen[slot] for slot in slots))
+        self._graphs((bucket, self.splits))
+        for slot in slots:
+            self.seen[slot] += 1
+        return bucket
+
+    def _splits(self, position: int) -> int:
+        """The class of splits for a launch whose last position is `position`."""
+        pages = min(position // PAGE + 1, self.lm.places)
+        return self._classes[bisect_left(self._classes, -(-pages // SPLIT_PAGES))]
+
+    def _make_room(self, slot: int, position: int, count: int = 1) -> None:
+        ring = self.rings.table[slot]
+        page = ring[position // PAGE % self.rings.places]
+        if count == 1 and position % PAGE and page != NOWHERE and not self.pool.shared(page):
+            return
+        while not self.pool.free and self._prefixes:
+            self._forget_prefixes(1)
+        for fresh in self.rings.prepare(slot, position, count):
+            # What another session left in it must not be read, not even to be multiplied by 0.
+            source = fresh.source
+            self.lm.kv[:, :, fresh.target] = 0 if source is None else self.lm.kv[:, :, source]
+        self._stale.add(slot)
+
+    def _upload(self) -> None:
+        """Tells the device of rings that have changed."""
+        if not self._stale:
+            return
+        nobody = len(self.pool)
+        for slot in self._stale:
+            ring = self.rings.table[slot]
+            self._table_host[slot] = torch.tensor(
+                [nobody if page == NOWHERE else page for page in ring], dtype=torch.int32
+            )
+        self._stale.clear()
+        self.lm.table.copy_(self._table_host, non_blocking=True)
+
+    def _wait(self) -> None:
+        if not INTERPRETED:
+            torch.cuda.current_stream().synchronize()
+
+    # Sessions
+
+    @property
+    def free_pages(self) -> int:
+        """Pages that a session could have, those of kept prompts included."""
+        return self.pool.free + self._kept
+
+    @torch.inference_mode()
+    def reset(self, slots: Sequence[int]) -> None:
+        """Makes slots as new."""
+        self.lm.reset(torch.tensor(slots, device=self.lm.device))
+        for slot in slots:
+            self.rings.release(slot)
+            self.seen[slot] = 0
+            self._stale.add(slot)
+
+    @torch.inference_mode()
+    def prefill(self, slot: int, prompt: Prompt, key: Hashable = None) -> Iterator[None]:
+        """Puts a new slot behind a prompt, as `RQTransformer.prefill` does.
+
+        Yields between pieces. Prompts of the same `key` share the pages of the first.
+        """
+        if not prompt.frames:
+            return
+        prefix = self._prefixes.get(key) if key is not None else None
+        if prefix is None:
+            self._misses += key is not None
+            yield from self._replay(slot, prompt)
+            columns, frames = prompt.columns[-2:], prompt.frames
+            self._keep(key, slot, frames, columns)
+        else:
+            self._hits += 1
+            self._prefixes.move_to_end(key)
+            self.rings.adopt(slot, prefix.pages)
+            columns, frames = prefix.columns, prefix.frames
+        lm = self.lm
+        lm.begin(slot, frames - 1, columns[0], columns[1, : 1 + lm.config.books])
+        self.seen[slot] = frames - 1
+        self._make_room(slot, frames - 1)
+        self._upload()
+        lm.slot[0] = slot
+        lm.user[0] = prompt.user.to(lm.user)
+        self._graphs(("call", self._splits(frames - 1)))
+        self.seen[slot] += 1
+        self._wait()
+
+    def _replay(self, slot: int, prompt: Prompt) -> Iterator[None]:
+        """Appends all of a prompt's positions but the last to a slot's ring."""
+        lm = self.lm
+        inputs = self._embed(prompt)
+        start, ring = 0, lm.places * PAGE
+        while start < len(inputs):
+            # A chunk must not overwrite what its own first positions still see.
+            count = min(lm.prefill_rows, len(inputs) - start)
+            if start + count > ring:
+                count = max(1, min(count, ring - start))
+            self._make_room(slot, start, count)
+            self._upload()
+            lm.prompt_x[:count] = inputs[start : start + count]
+            lm.prompt_x[count:] = 0
+            lm.prompt_slot[:count] = slot
+            lm.prompt_slot[count:] = lm.trash
+            lm.prompt_position.zero_()
+            lm.prompt_position[:count] = torch.arange(start, start + count, device=lm.device)
+            self._graphs(("prompt", self._splits(start + count - 1)))
+            start += count
+            self.seen[slot] = start
+            self._wait()
+            yield
+
+    def _embed(self, prompt: Prompt) -> Tensor:
+        """The inputs of all positions of a prompt but the last: [positions, width]."""
+        lm, weights = self.lm, self.lm.weights
+        columns = prompt.columns[:-2].to(lm.device) + weights.offsets
+        inputs = torch.nn.functional.embedding(columns, weights.embedding).sum(1)
+        if prompt.embeddings is None:
+            return inputs
+        given = prompt.embeddings.to(inputs)
+        missing = lm.shape.width - given.shape[1]
+        return torch.cat((torch.nn.functional.pad(given, (0, missing)), inputs))
+
+    @torch.inference_mode()
+    def age(self, slot: int, calls: int) -> None:
+        """Puts a fresh slot before call `calls`, its ring filled with noise."""
+        kv, kept = self.lm.kv, min(calls, self.lm.places * PAGE)
+        self._make_room(slot, calls - kept, kept)
+        self._upload()
+        noise = torch.randn(kv[:, :, :1].shape, device=kv.device).to(kv.dtype)
+        for page in self.rings.held(slot):
+            kv[:, :, page : page + 1] = noise
+        self.lm.calls[slot] = calls
+        self.seen[slot] = calls
+
+    # Prompts that are kept
+
+    def _keep(self, key: Hashable, slot: int, frames: int, columns: Tensor) -> None:
+        """Keeps a prompt's pages, unless its ring has wrapped or there is no room for them."""
+        pages = self.rings.held(slot)
+        count = len(pages)
+        if key is None or frames - 1 > self.lm.places * PAGE or count > self._most_kept:
+            return
+        self._forget_prefixes(count - (self._most_kept - self._kept))
+        for page in pages:
+            self.pool.share(page)
+        self._prefixes[key] = _Prefix(frames, tuple(pages), columns)
+        self._kept += count
+
+    def _forget_prefixes(self, pages: int) -> None:
+        """Forgets the prompts unused for longest, until that gives back `pages` of them."""
+        while pages > 0 and self._prefixes:
+            _, prefix = self._prefixes.popitem(last=False)
+            for page in prefix.pages:
+                self.pool.release(page)
+            self._kept -= len(prefix.pages)
+            pages -= len(prefix.pages)
+
+    def prefix_stats(self) -> PrefixStats:
+        """What is kept of prompts."""
+        return PrefixStats(self._kept * self._page_bytes, self._hits, self._misses)
