@@ -9,7 +9,6 @@ which rows of a launch point that stand for nobody.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Any, Final
 
 import torch
@@ -22,7 +21,14 @@ from engine.cuda.kernels.tokens import draw, embed, finish
 from engine.cuda.launch import chained
 from engine.cuda.pages import PAGE
 from engine.cuda.plan import SPLIT_PAGES, Tile, Tiles, tiles
-from engine.cuda.weights import CudaWeights, Shape, divisor, power_of_two
+from engine.cuda.weights import (
+    CudaWeights,
+    Fp8Layer,
+    Fp8Matrix,
+    Shape,
+    divisor,
+    power_of_two,
+)
 from engine.lm.config import LMConfig
 from engine.rope import frequencies
 from engine.sampling import Sampling, kept_tokens, seed_key
@@ -35,10 +41,9 @@ PREFILL_ROWS: Final = 128
 _LOG2_E: Final = 1.4426950408889634
 _AHEAD: Final = 4
 """Cache lines of each weight row that are fetched while the kernel before ends."""
+_MIN_FP8_ROWS: Final = 16
 _FREE: Final = -2
 """A token that isn't forced."""
-
-Launch = Callable[..., None]
 
 
 class CudaLM:
@@ -151,10 +156,18 @@ class CudaLM:
         self._position = self._zeros(rows, dtype=torch.int32)
         self._cosine, self._sine = (self._zeros(rows, pairs, dtype=f32) for _ in range(2))
         self._squares = self._zeros(rows, PARTS, dtype=f32)
-        self._x, self._normed, self._y = (self._zeros(rows, shape.width) for _ in range(3))
-        self._qkv = self._zeros(rows, 3 * shape.attention)
+        self._x, self._normed, self._y = (
+            self._zeros(max(rows, _MIN_FP8_ROWS), shape.width) for _ in range(3)
+        )
+        least = max(rows, _MIN_FP8_ROWS)
+        self._qkv = self._zeros(least, 3 * shape.attention)
         self._query, self._heard = (self._zeros(rows, shape.attention) for _ in range(2))
-        self._gated = self._zeros(rows, 2 * shape.hidden)
+        self._gated = self._zeros(least, 2 * shape.hidden)
+        if isinstance(self.weights.layers[0], Fp8Layer):
+            fp8, self._one = torch.float8_e4m3fn, torch.ones((), device=self.device)
+            self._normed_fp8 = self._zeros(least, shape.width, dtype=fp8)
+            self._heard_fp8 = self._zeros(least, shape.attention, dtype=fp8)
+            self._hidden_fp8 = self._zeros(least, shape.hidden, dtype=fp8)
         self._hidden = self._zeros(rows, shape.hidden)
         cards = [len(self.weights.text_head), *(len(step.head) for step in self.weights.steps)]
         self._logits = self._zeros(rows, max(cards))
@@ -266,6 +279,12 @@ class CudaLM:
         shape, weights = self.shape, self.weights
         pending: Tensor | None = None
         for index, layer in enumerate(weights.layers):
+            if isinstance(layer, Fp8Layer):
+                pending = self._fp8_layer(
+                    rows, index, layer, splits, plan, x, slot, position, pending
+                )
+                parts = 1
+                continue
             if plan.qkv is None:
                 self._norm(rows, x, pending)
                 torch.mm(self._normed[:rows], layer.qkv.t(), out=self._qkv[:rows])
@@ -274,8 +293,8 @@ class CudaLM:
                 if pending is not None:
                     self._norm(rows, x, pending)
                     parts = 1
-                self._project(rows, index, plan, plan.qkv, x, slot, position, parts)
-            self._attend(rows, index, splits, plan, slot, position)
+                self._project(rows, index, plan, plan.qkv, layer.qkv, x, slot, position, parts)
+            self._attend(rows, index, splits, plan, slot, position, self._heard)
             pending, parts = self._add(rows, plan, plan.out, self._heard, layer.out, x)
             if plan.gate is None:
                 self._norm(rows, x, pending)
@@ -291,6 +310,47 @@ class CudaLM:
                 )  # fmt: skip
             pending, parts = self._add(rows, plan, plan.down, self._hidden, layer.down, x)
         return x, parts, pending
+
+    def _fp8_layer(
+        self,
+        rows: int,
+        index: int,
+        layer: Fp8Layer,
+        splits: int,
+        plan: Tiles,
+        x: Tensor,
+        slot: Tensor,
+        position: Tensor,
+        pending: Tensor | None,
+    ) -> Tensor:
+        """One layer with weights in FP8; returns what is still to be added to x."""
+        typical = 1 / math.sqrt(self.shape.true_width)
+        normed = self._normed_fp8
+        self._norm(rows, x, pending, normed, 1 / typical)
+        self._multiply(rows, normed, layer.qkv, self._qkv)
+        self._rotate(rows, index, slot, position)
+        self._attend(
+            rows, index, splits, plan, slot, position, self._heard_fp8, 1 / layer.heard_scale
+        )
+        self._multiply(rows, self._heard_fp8, layer.out, self._y)
+        self._norm(rows, x, self._y, normed, 1 / typical)
+        self._multiply(rows, normed, layer.gate, self._gated)
+        self._swiglu(rows, self._hidden_fp8, 1 / layer.hidden_scale)
+        self._multiply(rows, self._hidden_fp8, layer.down, self._y)
+        return self._y
+
+    def _multiply(self, rows: int, x: Tensor, matrix: Fp8Matrix, out: Tensor) -> None:
+        """out [rows, n]: a product in FP8; the library wants at least 16 rows."""
+        least = max(rows, _MIN_FP8_ROWS)
+        torch._scaled_mm(
+            x[:least],
+            matrix.values.t(),
+            scale_a=self._one,
+            scale_b=matrix.scale,
+            out_dtype=self.dtype,
+            use_fast_accum=True,
+            out=out[:least],
+        )
 
     def _add(
         self, rows: int, plan: Tiles, tile: Tile | None, y: Tensor, weight: Tensor, x: Tensor
@@ -337,12 +397,13 @@ class CudaLM:
         index: int,
         plan: Tiles,
         tile: Tile,
+        weight: Tensor,
         x: Tensor,
         slot: Tensor,
         position: Tensor,
         parts: int,
     ) -> None:
-        shape, weight = self.shape, self.weights.layers[index].qkv
+        shape = self.shape
         n, k = weight.shape
         fit = tile.fit(divisor(n, shape.head), k, wide=self._wide)
         row_tiles = -(-rows // plan.rows)
@@ -356,12 +417,20 @@ class CudaLM:
             AHEAD=self._ahead(fit), num_warps=fit.warps, **self._chained,
         )  # fmt: skip
 
-    def _norm(self, rows: int, x: Tensor, add: Tensor | None) -> None:
+    def _norm(
+        self,
+        rows: int,
+        x: Tensor,
+        add: Tensor | None,
+        out: Tensor | None = None,
+        out_scale: float = 1.0,
+    ) -> None:
         shape = self.shape
         norm[(rows,)](
-            x, x if add is None else add, self._normed, self._squares,
-            shape.true_width * EPS, 1.0,
-            WIDTH=shape.width, BLOCK=power_of_two(shape.width), ADDS=add is not None, FP8=False,
+            x, x if add is None else add, self._normed if out is None else out, self._squares,
+            shape.true_width * EPS, out_scale,
+            WIDTH=shape.width, BLOCK=power_of_two(shape.width), ADDS=add is not None,
+            FP8=out is not None,
             STRIDE=PARTS, num_warps=8, **self._chained,
         )  # fmt: skip
 
@@ -376,27 +445,35 @@ class CudaLM:
         )  # fmt: skip
 
     def _attend(
-        self, rows: int, index: int, splits: int, plan: Tiles, slot: Tensor, position: Tensor
+        self,
+        rows: int,
+        index: int,
+        splits: int,
+        plan: Tiles,
+        slot: Tensor,
+        position: Tensor,
+        out: Tensor,
+        out_scale: float = 1.0,
     ) -> None:
         shape = self.shape
         tile = plan.attention_fp8 if self._fp8 else plan.attention
         splits = max(1, -(-splits * SPLIT_PAGES // tile.split_pages))
         attend[(splits, shape.heads, rows)](
-            self._query, self.kv[index], self.weights.kv_scale[index], self._heard,
+            self._query, self.kv[index], self.weights.kv_scale[index], out,
             position, slot, self.table,
             self._part_max, self._part_sum, self._part_out, self._arrived,
             self.kv.stride(1), self.context, _LOG2_E / math.sqrt(shape.true_head),
-            HEADS=shape.heads, HEAD=shape.head, PAGES=self.places, PAGE=PAGE,
+            out_scale, HEADS=shape.heads, HEAD=shape.head, PAGES=self.places, PAGE=PAGE,
             SPLIT_PAGES=tile.split_pages, SPLITS=min(splits, 2), SPLITS_2=self._splits_2,
             TILE=tile.positions, FP8=self._fp8, num_warps=tile.warps, **self._chained,
         )  # fmt: skip
 
-    def _swiglu(self, rows: int) -> None:
+    def _swiglu(self, rows: int, out: Tensor | None = None, out_scale: float = 1.0) -> None:
         hidden = self.shape.hidden
         block = divisor(hidden, 1024)
         swiglu[(hidden // block, rows)](
-            self._gated, self._hidden, 1.0,
-            HIDDEN=hidden, BLOCK=block, FP8=False, num_warps=4, **self._chained,
+            self._gated, self._hidden if out is None else out, out_scale,
+            HIDDEN=hidden, BLOCK=block, FP8=out is not None, num_warps=4, **self._chained,
         )  # fmt: skip
 
     def _heads(self, rows: int, plan: Tiles, x: Tensor, parts: int, pending: Tensor | None) -> None:

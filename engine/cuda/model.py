@@ -60,7 +60,8 @@ class CudaModel:
         prefix_cache_bytes: int = 0,
         seed: int | None = None,
     ) -> None:
-        """prompter: None for a model that takes no prompts. sampling: for sessions that name none.
+        """weights: of `pack`, in FP8 if the options say so. prompter: None for a model that takes
+        no prompts. sampling: for sessions that name none.
 
         Raises EngineError, which says how many slots fit, if there isn't the memory for `slots`.
         """

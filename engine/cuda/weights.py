@@ -14,6 +14,8 @@ from engine.lm.weights import Layer, Weights
 _MULTIPLE = 32
 """Of which every width is a multiple."""
 _MIN_HEAD = 16
+FP8_MAX = 448.0
+"""The greatest number in e4m3."""
 
 
 def _up(value: int, multiple: int = _MULTIPLE) -> int:
@@ -82,6 +84,37 @@ class CudaLayer:
 
 
 @dataclass(frozen=True, slots=True)
+class Fp8Matrix:
+    """A weight in e4m3, times one number."""
+
+    values: Tensor
+    """[out, in] float8_e4m3fn"""
+    scale: Tensor
+    """[] float32: of the product of `values` with quantised inputs."""
+
+    @classmethod
+    def of(cls, weight: Tensor, input_scale: float) -> Fp8Matrix:
+        """input_scale: what one unit of a quantised input stands for."""
+        unit = weight.abs().amax().float().clamp(min=1e-12) / FP8_MAX
+        return cls((weight.float() / unit).to(torch.float8_e4m3fn), unit * input_scale)
+
+
+@dataclass(frozen=True, slots=True)
+class Fp8Layer:
+    """A temporal layer in FP8. Inputs are quantised by numbers that follow from the weights."""
+
+    qkv: Fp8Matrix
+    out: Fp8Matrix
+    gate: Fp8Matrix
+    down: Fp8Matrix
+    heard_scale: float
+    """What a unit of the attention's output stands for: it is a mean of values, which have a
+    bound, and so has its unit."""
+    hidden_scale: float
+    """What a unit of the gated hidden state stands for: it saturates far above what is likely."""
+
+
+@dataclass(frozen=True, slots=True)
 class CudaDepthStep:
     """The depformer at one codebook."""
 
@@ -101,7 +134,7 @@ class CudaWeights:
     """[rows, width]"""
     offsets: Tensor
     """[channels] int32: the row of each channel's token 0; the row before it is zeros."""
-    layers: tuple[CudaLayer, ...]
+    layers: tuple[CudaLayer | Fp8Layer, ...]
     text_head: Tensor
     """[text_card, width], padded to whole tiles."""
     depth_in: Tensor
@@ -119,14 +152,23 @@ class CudaWeights:
             tensors += [step.embedding, step.head]
         for layers in (self.layers, *(step.layers for step in self.steps)):
             for layer in layers:
-                tensors += [layer.qkv, layer.out, layer.gate, layer.down]
+                for matrix in (layer.qkv, layer.out, layer.gate, layer.down):
+                    tensors.append(matrix if isinstance(matrix, Tensor) else matrix.values)
         return sum({tensor.data_ptr(): tensor.nbytes for tensor in tensors}.values())
 
 
-def pack(config: LMConfig, weights: Weights) -> CudaWeights:
-    """Lays the specification's weights out for the kernels, on their device and in their type."""
+def pack(config: LMConfig, weights: Weights, *, fp8: bool = False) -> CudaWeights:
+    """Lays the specification's weights out for the kernels, on their device and in their type.
+
+    fp8: the temporal layers in e4m3.
+    """
     temporal, depth = Shape.temporal(config), Shape.depth(config)
-    layers = tuple(_layer(layer, temporal) for layer in weights.layers)
+    layers: list[CudaLayer | Fp8Layer] = []
+    scales: list[Tensor] = []
+    for given in weights.layers:
+        layer = _layer(given, temporal)
+        scales.append(_kv_scale(layer.qkv, temporal))
+        layers.append(_fp8_layer(layer, temporal, scales[-1]) if fp8 else layer)
     packed: dict[int, CudaLayer] = {}
 
     def shared(layer: Layer) -> CudaLayer:
@@ -141,7 +183,7 @@ def pack(config: LMConfig, weights: Weights) -> CudaWeights:
     return CudaWeights(
         embedding=_pad(weights.embedding, 1, temporal.width),
         offsets=weights.embedding_offsets.int(),
-        layers=layers,
+        layers=tuple(layers),
         text_head=_head(weights.text_head, temporal.width),
         depth_in=_pad(_pad(depth_in, 1, depth.width), 2, temporal.width).flatten(0, 1),
         steps=tuple(
@@ -153,7 +195,7 @@ def pack(config: LMConfig, weights: Weights) -> CudaWeights:
             )
             for step in weights.steps
         ),
-        kv_scale=torch.stack([_kv_scale(layer.qkv, temporal) for layer in layers]),
+        kv_scale=torch.stack(scales),
     )
 
 
@@ -167,6 +209,22 @@ def _layer(layer: Layer, shape: Shape) -> CudaLayer:
     gate = _pad(_pad(gate, 0, shape.hidden), 2, shape.width).flatten(0, 1)
     down = _pad(_pad(layer.down.t(), 0, shape.width), 1, shape.hidden)
     return CudaLayer(*(part.contiguous() for part in (qkv, out, gate, down)))
+
+
+def _fp8_layer(layer: CudaLayer, shape: Shape, kv_scale: Tensor) -> Fp8Layer:
+    """A normed input has length 1, so its numbers are about 1 / sqrt(width), at most 1."""
+    typical = shape.true_width**-0.5
+    lengths = layer.gate.float().square().sum(1).sqrt().view(-1, 2).amax(0)
+    heard = float(kv_scale[1].max())
+    hidden = float(lengths.prod()) * typical**2 / 8
+    return Fp8Layer(
+        qkv=Fp8Matrix.of(layer.qkv, typical),
+        out=Fp8Matrix.of(layer.out, heard),
+        gate=Fp8Matrix.of(layer.gate, typical),
+        down=Fp8Matrix.of(layer.down, hidden),
+        heard_scale=heard,
+        hidden_scale=hidden,
+    )
 
 
 def _head(weight: Tensor, width: int) -> Tensor:
@@ -189,7 +247,7 @@ def _pad(tensor: Tensor, dim: int, size: int) -> Tensor:
 def _kv_scale(qkv: Tensor, shape: Shape) -> Tensor:
     """[2, heads]. Rotation mixes the two numbers of a pair: the pair's length bounds both."""
     lengths = qkv.float().square().sum(1).view(3, shape.heads, shape.head // 2, 2).sum(3)
-    return lengths[1:].amax(2).sqrt().clamp_(min=1e-6) / 448
+    return lengths[1:].amax(2).sqrt().clamp_(min=1e-6) / FP8_MAX
 
 
 def divisor(value: int, most: int) -> int:

@@ -3,7 +3,15 @@
 import triton
 import triton.language as tl
 
-from engine.cuda.kernels.common import begin
+from engine.cuda.kernels.common import begin, to_fp8
+
+
+@triton.jit
+def _as(value, like, out, out_scale):
+    value = value.to(like.dtype.element_ty)
+    if out.dtype.element_ty == tl.float8e4nv:
+        value = to_fp8(value.to(tl.float32) * out_scale)
+    return value
 
 
 @triton.jit
@@ -22,6 +30,7 @@ def attend(
     value_offset,
     context,
     scale,
+    out_scale,
     HEADS: tl.constexpr,
     HEAD: tl.constexpr,
     PAGES: tl.constexpr,
@@ -38,7 +47,8 @@ def attend(
     Grid (splits, HEADS, rows). Position p sees the keys of p - context + 1..p. A split
     is SPLIT_PAGES pages at a fixed place of the ring, so that the order of all sums follows from
     the row's own position alone; the last of a row's splits to arrive adds them up, in order.
-    SPLITS 1: there is only one split. scale: log2(e) / sqrt(head size).
+    SPLITS 1: there is only one split. scale: log2(e) / sqrt(head size). out_scale: of an FP8
+    `out`.
     """
     split = tl.program_id(0)
     head = tl.program_id(1)
@@ -115,7 +125,7 @@ def attend(
             result = sound / whole
             if FP8:
                 result = result * tl.load(kv_scale + HEADS + head)
-            tl.store(target, result.to(query.dtype.element_ty).to(out.dtype.element_ty))
+            tl.store(target, _as(result, query, out, out_scale))
         else:
             pair = row * HEADS + head
             tl.store(part_max + pair * SPLITS_2 + split, top)
@@ -144,7 +154,7 @@ def attend(
                 result = tl.sum(sounds * factors[:, None], 0) / tl.sum(wholes * factors, 0)
                 if FP8:
                     result = result * tl.load(kv_scale + HEADS + head)
-                tl.store(target, result.to(query.dtype.element_ty).to(out.dtype.element_ty))
+                tl.store(target, _as(result, query, out, out_scale))
                 tl.store(arrived + pair, 0)
 
 

@@ -20,7 +20,7 @@ if INTERPRETED:
         pass
 
 else:
-    from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
+    from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait  # type: ignore[no-redef]
 
     @triton.jit
     def prefetch(addresses):

@@ -113,7 +113,7 @@ def real_model(
     model = cuda.CudaModel(
         "random",
         config,
-        layout.pack(config, random_weights(config, device, torch.bfloat16)),
+        layout.pack(config, random_weights(config, device, torch.bfloat16), fp8=weights == "fp8"),
         mimi,
         tokenizer,
         prompter,
