@@ -102,22 +102,23 @@ class Renderer:
         voice_codes = self._codec.encode(voice[:, None])
         loud = agent.view(rows, planned, HOP).abs().amax(-1) > 1e-3
         near = F.max_pool1d(loud.float()[:, None], 7, 1, 3)[:, 0] > 0
+        prompts = torch.full((rows, frames), PAD)
+        for row, words in enumerate(batch.prompts):
+            at = int(batch.voice_frames[row]) + SILENCE_FRAMES
+            prompts[row, at : at + len(words)] = torch.tensor(words, dtype=torch.long)
         out = Tokens(
-            torch.full((rows, frames), PAD, device=device),
+            prompts.to(device, non_blocking=True),
             self._silence[None, :, None].repeat(rows, 1, frames),
             self._user[None, :, None].repeat(rows, 1, frames),
             torch.full((rows, frames, 3), -1, device=device),
             torch.zeros(rows, frames, dtype=torch.bool, device=device),
-            batch.prompt_frames.to(device),
+            batch.prompt_frames.to(device, non_blocking=True),
         )
-        text, labels = batch.text.to(device), batch.labels.to(device)
+        text = batch.text.to(device, non_blocking=True)
+        labels = batch.labels.to(device, non_blocking=True)
         for row in range(rows):
             v, p = int(batch.voice_frames[row]), int(batch.prompt_frames[row])
-            words = batch.prompts[row]
             out.agent[row, :, :v] = voice_codes[row, :, :v]
-            if words:
-                at = v + SILENCE_FRAMES
-                out.text[row, at : at + len(words)] = torch.tensor(words, device=device)
             n = min(planned, frames - p)
             out.text[row, p : p + n] = text[row, :n]
             out.agent[row, :, p : p + n] = agent_codes[row, :, :n]

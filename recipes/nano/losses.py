@@ -158,13 +158,13 @@ def character_loss(logits: Tensor, texts: list[str | None]) -> Tensor:
     lengths = torch.tensor([len(i) for i in ids])
     longest = max(1, int(lengths.max()))
     targets = torch.tensor([i + [0] * (longest - len(i)) for i in ids])
-    known = torch.tensor([float(t is not None) for t in texts], device=device)
+    known = torch.tensor([float(t is not None) for t in texts]).to(device, non_blocking=True)
     steps = torch.full((len(ids),), logits.shape[1])
     loss = F.ctc_loss(
-        F.log_softmax(logits.float(), -1).transpose(0, 1), targets.to(device), steps.to(device),
-        lengths.to(device), reduction="none", zero_infinity=True,
+        F.log_softmax(logits.float(), -1).transpose(0, 1), targets.to(device, non_blocking=True),
+        steps, lengths, reduction="none", zero_infinity=True,
     )  # fmt: skip
-    per_character = loss / lengths.clamp(min=1).to(device)
+    per_character = loss / lengths.clamp(min=1).to(device, non_blocking=True)
     return (per_character * known).sum() / known.sum().clamp(min=1)
 
 

@@ -36,9 +36,9 @@ class ClipBank:
             width = int(length[order[-1]]) + 1
             if width < 2:
                 continue
-            p = placements[order].to(device)
-            n = length[order].to(device)[:, None]
-            was_cut = cut[order].to(device)[:, None]
+            p = placements[order].to(device, non_blocking=True)
+            n = length[order].to(device, non_blocking=True)[:, None]
+            was_cut = cut[order].to(device, non_blocking=True)[:, None]
             t = torch.arange(width, device=device)[None]
             source = t * p[:, 3:4]
             whole = source.floor()

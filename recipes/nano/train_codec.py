@@ -100,15 +100,17 @@ class Windows:
 
     @torch.no_grad()
     def __iter__(self) -> Iterator[tuple[Tensor, list[str | None], Tensor]]:
-        """Yields audio [rows, 1, samples], texts and which rows are the agent [rows]."""
+        """Yields audio [rows, 1, samples], texts and the numbers of the agent's rows."""
         device = self._bank.device
         while True:
             placements, texts, kinds = self._plans.get()
             table = torch.tensor(placements, dtype=torch.float64)
             clean = self._bank.place(table, self._rows, WINDOW)
-            agent = torch.tensor(kinds, device=device) == 0
+            is_agent = torch.tensor(kinds) == 0
+            agent = is_agent.nonzero()[:, 0].to(device, non_blocking=True)
             level = 10 ** (torch.empty(self._rows, 1, device=device).uniform_(-3, 1) / 20)
-            mixed = torch.where(agent[:, None], clean * level, augment(clean))
+            is_agent = is_agent.to(device, non_blocking=True)
+            mixed = torch.where(is_agent[:, None], clean * level, augment(clean))
             yield mixed[:, None], texts, agent
 
 
@@ -169,7 +171,8 @@ class CodecTrainer:
             for branch in (self.codec.quantizer.rvq_first, self.codec.quantizer.rvq_rest):
                 branch.norm.eval()
         y, target = y.float(), x[..., skip * HOP :]
-        mel = self.mel(target, y, torch.where(agent, 1.0, USER_WEIGHT))
+        weight = torch.full((len(x),), USER_WEIGHT, device=x.device)
+        mel = self.mel(target, y, weight.index_fill(0, agent, 1.0))
         envelope = self.envelope(target[agent], y[agent])
         heard, heard_total = character_loss(semantic, texts), character_loss(total, texts)
         loss = 15 * mel + 2 * envelope + heard + 0.5 * heard_total
@@ -227,7 +230,7 @@ class DecoderTrainer:
         with _autocast(self.device):
             y = self.codec.wave(latent[..., skip:]).float()
         target = x[..., skip * HOP :]
-        mel = self.mel(target, y, torch.ones_like(agent, dtype=torch.float32))
+        mel = self.mel(target, y, torch.ones(len(x), device=x.device))
         envelope = self.envelope(target, y)
         some = slice(CRITIC_ROWS)
         fool, match, judged = self._fool(target[some], y[some], progress)
