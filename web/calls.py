@@ -20,7 +20,7 @@ from media.rtc.errors import BadOffer
 from media.rtc.offer import MAX_OFFER_BYTES, parse_offer
 from media.rtc.peer import Peer
 from media.rtc.settings import PeerSettings
-from web.bodies import decode_json, read_body, read_part
+from web.bodies import decode_json, in_time, read_body, read_part
 from web.call import Call, with_our_clock
 from web.context import CLIENT, CONTEXT
 from web.errors import ApiError, refused
@@ -131,7 +131,7 @@ def peer_settings(config: ServeConfig) -> PeerSettings:
 
 
 async def _read_offer(request: web.Request) -> tuple[str, dict[str, object]]:
-    """The SDP and the session object. Raises ApiError 400, 413 or 415."""
+    """The SDP and the session object. Raises ApiError 400, 408, 413 or 415."""
     if request.content_type == SDP:
         return _text(await read_body(request, MAX_OFFER_BYTES)), {}
     if request.content_type != "multipart/form-data":
@@ -144,14 +144,15 @@ async def _read_offer(request: web.Request) -> tuple[str, dict[str, object]]:
     offer: str | None = None
     session: dict[str, object] = {}
     try:
-        async for part in await request.multipart():
-            if not isinstance(part, BodyPartReader):
-                raise ApiError(400, "invalid_multipart", "A part is multipart itself.")
-            if part.name == "sdp":
-                offer = _text(await read_part(part, MAX_OFFER_BYTES))
-            elif part.name == "session":
-                body = await read_part(part, MAX_SESSION_BYTES)
-                session = decode_json(body, dict[str, object], "session")
+        async with in_time():
+            async for part in await request.multipart():
+                if not isinstance(part, BodyPartReader):
+                    raise ApiError(400, "invalid_multipart", "A part is multipart itself.")
+                if part.name == "sdp":
+                    offer = _text(await read_part(part, MAX_OFFER_BYTES))
+                elif part.name == "session":
+                    body = await read_part(part, MAX_SESSION_BYTES)
+                    session = decode_json(body, dict[str, object], "session")
     except (ValueError, AssertionError) as error:  # aiohttp's parser has no errors of its own
         raise ApiError(400, "invalid_multipart", f"The body can't be read: {error}.") from error
     if offer is None:

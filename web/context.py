@@ -27,6 +27,8 @@ class WebCounters:
     """Times that reading paused because messages came too fast."""
     stalled_writes: int = 0
     """Connections ended because they took nothing for the write timeout."""
+    malformed: int = 0
+    """Connections that sent what is no HTTP."""
     early_samples: int = 0
     """Samples of audio that came before their session was ready, and were dropped."""
     calls_ended: Counter[str] = field(default_factory=Counter)

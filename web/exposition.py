@@ -140,6 +140,7 @@ def _sockets(context: Context) -> Iterator[Metric]:
     )
     yield _counter("paused_reads", "Reads paused by the message rate.", counters.paused_reads)
     yield _counter("stalled_writes", "Connections that took nothing.", counters.stalled_writes)
+    yield _counter("malformed", "Connections that sent what is no HTTP.", counters.malformed)
     yield _counter("samples_early", "Audio before its session was ready.", counters.early_samples)
     yield _labelled(
         CounterMetricFamily, "calls", "WebRTC calls ended.", "reason", counters.calls_ended

@@ -12,6 +12,8 @@ from aiohttp import web
 from duplex.config import ServeConfig
 from duplex.runtime import Runtime
 from web.app import build_app
+from web.context import CONTEXT
+from web.malformed import connection_logger
 from web.robot import ROBOTS
 from web.tls import ssl_context
 
@@ -33,11 +35,14 @@ class Server:
     def __init__(self, config: ServeConfig, runtime: Runtime) -> None:
         self.config = config
         self.runtime = runtime
+        app = build_app(config, runtime)
         self._runner = web.AppRunner(
-            build_app(config, runtime),
+            app,
             access_log=None,
+            logger=connection_logger(app[CONTEXT].counters),
             keepalive_timeout=config.handshake_timeout_s,
             shutdown_timeout=QUIT_S,
+            lingering_time=QUIT_S,
         )
 
     @property

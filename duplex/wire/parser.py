@@ -10,6 +10,7 @@ import msgspec
 from duplex import commands
 from duplex.errors import SessionError
 from duplex.wire import messages
+from duplex.wire.bounds import check_items
 from duplex.wire.items import read_item
 from duplex.wire.messages import MAX_EVENT_ID
 from duplex.wire.response_reader import read_response
@@ -28,6 +29,7 @@ class Parser:
 
     def parse(self, data: bytes | str) -> commands.Command:
         """A client message as a command. Raises SessionError, with the client's event id."""
+        check_items(data)
         try:
             message = messages.decoder.decode(data)
         except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:

@@ -21,6 +21,7 @@ from duplex.events import (
     SessionExpired,
     SessionUpdated,
 )
+from duplex.wire.bounds import check_items
 from duplex.wire.fields import (
     SAMPLING,
     Field,
@@ -62,6 +63,7 @@ class RawWire:
             if not self._open:
                 raise SessionError("not_open", 'Audio comes after {"type": "open"}.')
             return AppendAudio(audio=data)
+        check_items(data)
         try:
             fields = _decode(data)
         except (msgspec.DecodeError, UnicodeError, RecursionError) as error:

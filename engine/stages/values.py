@@ -112,6 +112,7 @@ class ResponseFormat(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
 Positive = Annotated[int, msgspec.Meta(ge=1)]
 Penalty = Annotated[float, msgspec.Meta(ge=-2, le=2)]
 Int64 = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
+Stop = Annotated[str, msgspec.Meta(min_length=1)]
 MAX_STOPS = 4
 """Texts in `stop`."""
 
@@ -131,7 +132,7 @@ class ChatRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     frequency_penalty: Penalty | None = None
     presence_penalty: Penalty | None = None
     seed: Int64 | None = None
-    stop: str | Annotated[tuple[str, ...], msgspec.Meta(max_length=MAX_STOPS)] | None = None
+    stop: Stop | Annotated[tuple[Stop, ...], msgspec.Meta(max_length=MAX_STOPS)] | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int, msgspec.Meta(ge=0, le=20)] | None = None
     logit_bias: dict[str, Annotated[float, msgspec.Meta(ge=-100, le=100)]] | None = None

@@ -2,6 +2,7 @@
 
 import asyncio
 import base64
+import io
 import os
 import socket as sockets
 import struct
@@ -140,16 +141,71 @@ async def test_a_connection_that_sends_no_request_is_closed(start_server):
 
 
 SLOW_BODY = b"POST /v1/realtime/client_secrets HTTP/1.1\r\nHost: h\r\nContent-Length: 9\r\n\r\n{"
+SLOW_PARTS = (
+    b"POST /v1/realtime/calls HTTP/1.1\r\nHost: h\r\nContent-Length: 999\r\n"
+    b"Content-Type: multipart/form-data; boundary=b\r\n\r\n"
+    b'--b\r\nContent-Disposition: form-data; name="sdp"\r\n\r\nv=0'
+)
 
 
-async def test_a_body_that_does_not_come_is_408(start_server, monkeypatch):
+@pytest.mark.parametrize("body", [SLOW_BODY, SLOW_PARTS])
+async def test_a_body_that_does_not_come_is_408(start_server, monkeypatch, body):
     monkeypatch.setattr("web.bodies.BODY_S", 0.1)
     async with start_server() as server:
         reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
-        writer.write(SLOW_BODY)
+        writer.write(body)
         assert (await reader.readuntil(b"\r\n")).startswith(b"HTTP/1.1 408 ")
         assert b'"code":"request_timeout"' in await reader.read()
         writer.close()
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
+        b"nonsense\r\n\r\n",
+        b"GET / HTTP/1.1\r\nHost here\r\n\r\n",
+        b"GET / HTTP/1.1\r\nHost: h\r\n\r\nGET / HTTP/9.9\r\n\r\n",
+        b"POST / HTTP/1.1\r\nHost: h\r\nContent-Length: -5\r\n\r\n",
+        b"GET /" + b"x" * 20_000 + b" HTTP/1.1\r\nHost: h\r\n\r\n",
+    ],
+)
+async def test_what_is_no_http_is_a_line_and_a_count(start_server, caplog, sent):
+    caplog.set_level("INFO")
+    async with start_server() as server:
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        writer.write(sent)
+        assert b" 400 Bad Request" in await reader.read()
+        writer.close()
+        async with aiohttp.ClientSession() as http:
+            metrics = await (await http.get(server.address + "/metrics")).text()
+    assert "duplex_malformed_total 1.0" in metrics
+    (line,) = [record for record in caplog.records if record.name == "web.connections"]
+    assert line.getMessage().startswith("127.0.0.1 sent what is no HTTP: ")
+    assert "here" not in line.getMessage()
+    assert line.exc_info is None
+
+
+async def test_a_message_of_millions_of_items_is_refused_unread(start_server, call):
+    async with start_server() as server, call(server) as caller:
+        await caller.configure()
+        items = b"[" + b"{}," * 3_000_000 + b"{}]"
+        update = b'{"type": "session.update", "session": {"voice": ' + items + b"}}"
+        await caller.socket.send_str(update.decode())
+        error = (await caller.until("error"))["error"]
+        assert (error["code"], "more than 100000 items" in error["message"]) == (
+            "invalid_value",
+            True,
+        )
+        await caller.converse(2)
+        async with aiohttp.ClientSession() as http:
+            url = server.address + "/v1/chat/completions"
+            body = io.BytesIO(b'{"session": ' + items + b"}")
+            async with http.post(url, data=body) as answer:
+                assert (answer.status, (await answer.json())["error"]["code"]) == (
+                    400,
+                    "invalid_value",
+                )
 
 
 async def test_who_leaves_within_a_body_is_no_failure_of_ours(start_server, caplog):

@@ -145,6 +145,7 @@ async def test_a_batch_is_taken_in_whole_or_not(start_server):
         ({"n": 17}, "n"),
         ({"seed": 2**70}, "seed"),
         ({"stop": list("abcde")}, "stop"),
+        ({"stop": ""}, "stop"),
         ({"top_logprobs": 2}, "top_logprobs"),
         ({"audio": {"voice": "alloy", "format": "wav"}}, "audio"),
         ({"messages": []}, "messages"),

@@ -43,6 +43,9 @@ from engine.stages.vllm.scheduling import give_way
 _DETAILS: Final = re.compile(r" \((parameter=(?P<field>\w+)|value=).*\)$", re.DOTALL)
 """What vLLM adds to the message of an error."""
 
+_FIELDS: Final = {"input_tokens": "messages", "input_text": "messages"}
+"""What vLLM calls some fields."""
+
 
 class ChatModel:
     """AsyncLLM and its chat layer."""
@@ -167,6 +170,7 @@ class ChatModel:
         details = _DETAILS.search(message)
         if details is not None:
             message, field = message[: details.start()], field or details["field"]
+        field = _FIELDS.get(field or "", field)
         words = message.replace(self._options.model, "the model").strip()
         return BadParams(field or "", words if words.endswith(".") else f"{words}.")
 

@@ -18,6 +18,7 @@ import sys
 import threading
 import time
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Final
 
 import msgspec
@@ -44,6 +45,8 @@ logger = logging.getLogger(__name__)
 
 NICENESS: Final = 10
 """On a shared CPU a conversation's step goes before a token."""
+_LOOK_S: Final = 1.0
+"""Between two looks whether vLLM still lives."""
 
 
 class Credit:
@@ -132,7 +135,6 @@ class _Worker(asyncio.Protocol):
             self.tell(JobFailed(job, str(error), error.field))
         except Exception as error:
             if self._model.error is not None:
-                self.tell(Failed(f"vLLM has failed: {error}"))
                 self.ended.set()
                 return  # with all other jobs
             if not isinstance(error, EngineError):
@@ -164,7 +166,12 @@ async def run(channel: socket.socket, config: VllmConfig) -> None:
         worker.tell(Failed(f"{type(error).__name__}: {error}"))
         return
     worker.serve(model)
-    await worker.ended.wait()
+    while not worker.ended.is_set():
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(worker.ended.wait(), _LOOK_S)
+        if model.error is not None:
+            worker.tell(Failed(f"vLLM has failed: {model.error}"))
+            return
 
 
 def _end_with_owner(channel: socket.socket) -> None:
@@ -177,11 +184,17 @@ def _end_with_owner(channel: socket.socket) -> None:
     os._exit(0)
 
 
+def _be_nice() -> None:
+    os.nice(NICENESS)
+    with contextlib.suppress(OSError):  # where Linux shares out the CPU by sessions first
+        Path("/proc/self/autogroup").write_text(str(NICENESS))
+
+
 def main(arguments: Sequence[str]) -> None:
     """The process."""
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
-    os.nice(NICENESS)
+    _be_nice()
     logging.basicConfig(level=logging.INFO, format="%(levelname)s vllm %(name)s: %(message)s")
     descriptor = int(arguments[0])
     channel = socket.socket(fileno=descriptor)
