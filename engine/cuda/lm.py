@@ -20,7 +20,7 @@ from engine.cuda.kernels.linear import ADD, STORE, SWIGLU, linear, project_qkv
 from engine.cuda.kernels.tokens import draw, embed, finish
 from engine.cuda.launch import chained
 from engine.cuda.pages import PAGE
-from engine.cuda.plan import SPLIT_PAGES, Tile, Tiles, tiles
+from engine.cuda.plan import SMALLEST_SPLIT, SPLIT_PAGES, Tile, Tiles, tiles
 from engine.cuda.weights import (
     CudaWeights,
     Fp8Layer,
@@ -180,12 +180,14 @@ class CudaLM:
         self._depth_qkv = self._zeros(
             config.depformer_num_layers, config.books, rows, 3 * depth.attention
         )
-        self._splits = -(-self.places // SPLIT_PAGES)
-        self._splits_2 = power_of_two(self._splits)
-        parts = (rows, shape.heads, self._splits_2)
+        parts = (rows, shape.heads, self._split_room(SMALLEST_SPLIT))
         self._part_max, self._part_sum = (self._zeros(*parts, dtype=f32) for _ in range(2))
         self._part_out = self._zeros(*parts, shape.head, dtype=f32)
         self._arrived = self._zeros(rows, shape.heads, dtype=torch.int32)
+
+    def _split_room(self, split_pages: int) -> int:
+        """Room for the splits of a whole ring: a power of two."""
+        return power_of_two(-(-self.places // split_pages))
 
     def _padded_frequencies(self) -> Tensor:
         """[head / 2]; zero, no rotation, for pairs that are padding."""
@@ -464,8 +466,8 @@ class CudaLM:
             self._part_max, self._part_sum, self._part_out, self._arrived,
             self.kv.stride(1), self.context, _LOG2_E / math.sqrt(shape.true_head),
             out_scale, HEADS=shape.heads, HEAD=shape.head, PAGES=self.places, PAGE=PAGE,
-            SPLIT_PAGES=tile.split_pages, SPLITS=min(splits, 2), SPLITS_2=self._splits_2,
-            TILE=tile.positions, FP8=self._fp8, num_warps=tile.warps, **self._chained,
+            SPLIT_PAGES=tile.split_pages, SPLITS=min(splits, 2),
+            SPLITS_2=self._split_room(tile.split_pages), TILE=tile.positions, FP8=self._fp8, num_warps=tile.warps, **self._chained,
         )  # fmt: skip
 
     def _swiglu(self, rows: int, out: Tensor | None = None, out_scale: float = 1.0) -> None:

@@ -118,11 +118,13 @@ def buckets(rows: int) -> tuple[int, ...]:
     return (*(step for step in steps if step < rows), rows)
 
 
+SMALLEST_SPLIT: Final = 2
+"""Pages of the smallest split of the attention."""
 SPLIT_PAGES: Final = 4
-"""Pages in the smallest split of the attention."""
+"""Pages in which the length of a context is counted, to choose a launch."""
 
 
 def split_classes(places: int) -> tuple[int, ...]:
-    """Numbers of smallest splits that launches are prepared for, for rings of `places` pages."""
+    """Numbers of SPLIT_PAGES that launches are prepared for, for rings of `places` pages."""
     most = -(-places // SPLIT_PAGES)
     return (*(count for count in (1, 2, 4, 8) if count < most), most)
