@@ -69,6 +69,13 @@ def serve(
             show_default="ready",
         ),
     ] = None,
+    delay_frames: Annotated[
+        int | None,
+        typer.Option(
+            help="echo only: answer so many frames late, as a model that starts up.",
+            show_default="0",
+        ),
+    ] = None,
     api_key: Annotated[
         list[str] | None, typer.Option(help="A key that callers must show. May be repeated.")
     ] = None,
@@ -110,7 +117,7 @@ def serve(
     Every setting can also come from the environment (DUPLEX_MAX_SESSIONS=4) or from a YAML file
     (max_sessions: 4); the command line counts most, the file least.
     """
-    from duplex.config import ConfigError, load_config
+    from duplex.config_sources import ConfigError, load_config
 
     options: dict[str, object] = {
         "model": model,
@@ -119,6 +126,7 @@ def serve(
         "port": port,
         "device": device,
         "step_mode": step_mode,
+        "delay_frames": delay_frames,
         "api_keys": api_key,
         "api_key_file": api_key_file,
         "allowed_origins": allow_origin,

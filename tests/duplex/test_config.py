@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from duplex.config import CONFIG_FILE_ENV, ConfigError, ServeConfig, load_config
+from duplex.config import ServeConfig
+from duplex.config_sources import CONFIG_FILE_ENV, ConfigError, load_config
 from duplex.defaults import DEFAULT_MODEL
 from engine.api import EngineConfig
 from engine.stages.config import StageConfig

@@ -15,27 +15,10 @@ from pathlib import Path
 import pytest
 
 from media.clips import read_clip
+from tests.turn_events import TURN
 
 HERE = Path(__file__).parent
 RATE = 24_000
-TURN = [
-    "input_audio_buffer.speech_started",
-    "input_audio_buffer.speech_stopped",
-    "input_audio_buffer.committed",
-    "conversation.item.added",
-    "conversation.item.done",
-    "response.created",
-    "response.output_item.added",
-    "conversation.item.added",
-    "response.content_part.added",
-    "rate_limits.updated",
-    "response.output_audio.done",
-    "response.output_audio_transcript.done",
-    "response.content_part.done",
-    "response.output_item.done",
-    "conversation.item.done",
-    "response.done",
-]
 
 
 @pytest.fixture
@@ -64,7 +47,7 @@ def agents(recording, tmp_path):
 
 def test_a_conversation_with_an_interruption(agents, start_process):
     # echo answers 8 s later, when the user of the recording has been silent for a while
-    with start_process("echo", DUPLEX_DELAY_FRAMES="100") as server:
+    with start_process("echo", "--delay-frames", "100") as server:
         told = agents(server.address.replace("http", "ws", 1) + "/v1/realtime?model=gpt-realtime")
     assert [line for line in told if line["kind"] == "error"] == []
     events = [line["event"] for line in told if line["kind"] == "event"]

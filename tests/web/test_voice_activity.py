@@ -7,28 +7,11 @@ import numpy as np
 import pytest
 
 from media.clips import read_clip
+from tests.turn_events import TURN
 
 FRAME = 1_920
 RATE = 24_000
 PATH = "/v1/realtime?model=gpt-realtime"
-TURN = [
-    "input_audio_buffer.speech_started",
-    "input_audio_buffer.speech_stopped",
-    "input_audio_buffer.committed",
-    "conversation.item.added",
-    "conversation.item.done",
-    "response.created",
-    "response.output_item.added",
-    "conversation.item.added",
-    "response.content_part.added",
-    "rate_limits.updated",
-    "response.output_audio.done",
-    "response.output_audio_transcript.done",
-    "response.content_part.done",
-    "response.output_item.done",
-    "conversation.item.done",
-    "response.done",
-]
 
 
 @pytest.fixture

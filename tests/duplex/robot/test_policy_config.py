@@ -5,7 +5,7 @@ import pytest
 from typer.testing import CliRunner
 
 from duplex.cli import app
-from duplex.config import ConfigError, load_config
+from duplex.config_sources import ConfigError, load_config
 
 
 def load(options=None, *, file=None, **environ):
