@@ -26,7 +26,7 @@ import os
 import sys
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import torch
@@ -55,7 +55,8 @@ _SECONDS = {
 }
 
 
-def main() -> int:
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Returns 1 if a section failed."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -65,7 +66,7 @@ def main() -> int:
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--tiny", action="store_true", help="a small model, to try it on a CPU")
     parser.add_argument("--json", type=Path, help="$OUT/bench.json if OUT is set")
-    told = parser.parse_args()
+    told = parser.parse_args(arguments)
     sections = told.sections.split(",")
     if unknown := set(sections) - set(_CASES):
         parser.error(f"unknown sections: {', '.join(sorted(unknown))}")

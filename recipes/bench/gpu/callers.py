@@ -57,6 +57,8 @@ class PacedCallers:
         on_live: Callable[[int], None],
         settle_s: float = 3.0,
         seed: int = 0,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         """sounds: [n, frame_size], what they say in turn. on_live: called with a row gone live."""
         self.latencies = array("d")
@@ -71,7 +73,7 @@ class PacedCallers:
         """Callers whose frames piled up until the engine ended them."""
         self._frame_s, self._seconds, self._sounds = frame_s, seconds, sounds
         self._visits, self._visit_every_s, self._settle_s = visits, visit_every_s, settle_s
-        self._on_live = on_live
+        self._on_live, self._clock, self._sleep = on_live, clock, sleep
         self._random = random.Random(seed)
         self._opening = dict.fromkeys(range(1, callers + 1), 0.0)
         self._visiting: dict[int, Visit] = {}
@@ -88,7 +90,7 @@ class PacedCallers:
     def receive(self, *, wait: bool) -> Sequence[Command] | None:
         """What is due by now; waits for something if told to. None: the time is over."""
         while True:
-            now = time.monotonic()
+            now = self._clock()
             if now >= self._end:
                 self._count_unanswered(now)
                 return None
@@ -109,11 +111,11 @@ class PacedCallers:
             if commands or not wait:
                 return commands
             next_frame = self._due[0][0] if self._due else float("inf")
-            time.sleep(max(0.0, min(next_frame, self._next_visit, self._end, now + 1) - now))
+            self._sleep(max(0.0, min(next_frame, self._next_visit, self._end, now + 1) - now))
 
     def send(self, event: Event) -> None:
         """Takes what the engine says."""
-        now = time.monotonic()
+        now = self._clock()
         match event:
             case Outputs(outputs=outputs):
                 measured = self._start <= now
@@ -170,13 +172,13 @@ class PacedCallers:
         self._on_live(lease.slot)
         self._live[lease.id] = None
         phase = self._random.uniform(0, self._frame_s)
-        heapq.heappush(self._due, (time.monotonic() + phase, lease.id, 0))
+        heapq.heappush(self._due, (self._clock() + phase, lease.id, 0))
         self._begin()
 
     def _begin(self) -> None:
         """Starts the clock when nobody of the first callers is being opened any more."""
         if self._end == float("inf") and not self._opening:
-            now = time.monotonic()
+            now = self._clock()
             self._start = now + self._settle_s
             self._end = self._start + self._seconds if self._live else now
             self._next_visit = self._start
@@ -198,10 +200,10 @@ class PacedCallers:
         self._outbox.append(Open(lease, visit.params))
 
     def _count_unanswered(self, now: float, dropped: int | None = None) -> None:
-        """Of all callers whose frames wait too long already, or of one that was dropped."""
+        """Frames that are late already, of all callers or of one that was dropped."""
         for (lease, _), due in self._waiting.items():
-            late = lease == dropped or (dropped is None and now - due > self._frame_s)
-            if late and lease in self._live and due >= self._start:
+            asked = lease in self._live if dropped is None else lease == dropped
+            if asked and due >= self._start and now - due > self._frame_s:
                 self.latencies.append(1e3 * (now - due))
 
 

@@ -60,7 +60,7 @@ def measure(cases: list[Case], device: torch.device, seconds: float, tiny: bool)
     return found
 
 
-def identity(model: LockstepModel, seconds: float) -> Figures:
+def identity(model: LockstepModel, seconds: float, steps: int = _STEPS) -> Figures:
     """Steps of sessions that join, pause and leave at random; then some of them alone.
 
     Raises AssertionError, naming the frame, if a session's sound or text is another then.
@@ -70,13 +70,13 @@ def identity(model: LockstepModel, seconds: float) -> Figures:
     live: dict[int, _Life] = {}
     lives: list[_Life] = []
     end = time.monotonic() + seconds
-    steps = 0
-    while steps < _STEPS and (steps < 50 or time.monotonic() < end):
+    done = 0
+    while done < steps and (done < 10 or time.monotonic() < end):
         for row in range(model.spec.slots):
             if row in live and chance.random() < 0.01:
                 del live[row]
                 model.reset([row])
-            elif row not in live and chance.random() < (1 if steps == 0 else 0.05):
+            elif row not in live and chance.random() < (1 if done == 0 else 0.05):
                 number = len(lives)
                 text = persona(20 + number % 50, number)
                 lives.append(_Life(number, OpenParams(persona=text, seed=number)))
@@ -87,7 +87,7 @@ def identity(model: LockstepModel, seconds: float) -> Figures:
             continue
         chance.shuffle(rows)
         _step(model, {row: live[row] for row in rows}, heard)
-        steps += 1
+        done += 1
     for row in list(live):
         model.reset([row])
     lives.sort(key=lambda life: -len(life.answers))
@@ -105,7 +105,7 @@ def identity(model: LockstepModel, seconds: float) -> Figures:
             compared += 1
         model.reset([row])
     return {
-        "steps": steps,
+        "steps": done,
         "lives": len(lives),
         "compared_sessions": len(sample),
         "compared_frames": compared,

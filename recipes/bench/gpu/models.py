@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import gc
-import importlib
 import math
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Final, Literal, cast
 
 import msgspec
 import numpy as np
@@ -18,6 +17,8 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from engine.api import OpenParams, Pcm
+from engine.cuda.launch import INTERPRETED
+from engine.cuda.options import CudaOptions
 from engine.lm.config import PERSONAPLEX_7B, LMConfig
 from engine.lm.model import RQTransformer
 from engine.lm.prompt import PromptCodes
@@ -39,6 +40,7 @@ from recipes.bench.gpu.results import Case, Figures, release
 PROMPT = 120
 """Positions of a prompt in joins: a persona of a sentence or three."""
 _PREFIX_BYTES = 1 << 30
+_types: Final[dict[str, Literal["bf16", "fp8"]]] = {"bf16": "bf16", "fp8": "fp8"}
 
 
 class WordTokenizer(Tokenizer):
@@ -73,14 +75,15 @@ def real_model(
 ) -> LockstepModel:
     """PersonaPlex in its sizes, or a tiny one: on a GPU as it is served there.
 
-    On a CPU it is the plain model in float32, which knows no types of keys, values and weights.
+    On a CPU it is the plain model in float32, which knows no types of keys, values and weights; in
+    Triton's interpreter, the model of kernels in float32.
     layers: fewer of the temporal transformer's.
     """
     config, codec = _tiny() if tiny else (PERSONAPLEX_7B, MIMI_24KHZ)
     if layers is not None:
         config = msgspec.structs.replace(config, num_layers=layers)
-    on_gpu = device.type == "cuda"
-    if context is not None and not on_gpu:
+    kernels = device.type == "cuda" or INTERPRETED
+    if context is not None and not kernels:
         config = msgspec.structs.replace(config, context=context)
     mimi = _mimi(codec, config.books, device)
     tokenizer = WordTokenizer(config.text_card)
@@ -94,10 +97,12 @@ def real_model(
     )
     voices = VoiceRegistry([], shape)
     prompter = Prompter(config, mimi, tokenizer, voices, default_voice=None, device=device)
-    if not on_gpu:
+    dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
+    drawn = random_weights(config, device, dtype)
+    if not kernels:
         return RQModel(
             "random",
-            RQTransformer(config, random_weights(config, device, torch.float32), device=device),
+            RQTransformer(config, drawn, device=device),
             mimi,
             tokenizer,
             prompter,
@@ -107,23 +112,25 @@ def real_model(
             prefix_cache_bytes=prefix_cache_bytes,
             seed=0,
         )
-    cuda: Any = importlib.import_module("engine.cuda.model")
-    options: Any = importlib.import_module("engine.cuda.options")
-    layout: Any = importlib.import_module("engine.cuda.weights")
-    model = cuda.CudaModel(
+    from engine.cuda.model import CudaModel  # Needs Triton, which only a GPU does.
+    from engine.cuda.weights import pack
+
+    packed = pack(config, drawn, fp8=weights == "fp8")
+    # Both at once would leave too little for the sessions.
+    del drawn
+    return CudaModel(
         "random",
         config,
-        layout.pack(config, random_weights(config, device, torch.bfloat16), fp8=weights == "fp8"),
+        packed,
         mimi,
         tokenizer,
         prompter,
         sampling=Sampling(),
         slots=slots,
-        options=options.CudaOptions(context=context, kv=kv, weights=weights, fixed=fixed),
+        options=CudaOptions(context=context, kv=_types[kv], weights=_types[weights], fixed=fixed),
         prefix_cache_bytes=prefix_cache_bytes,
         seed=0,
     )
-    return cast(LockstepModel, model)
 
 
 @contextmanager
