@@ -109,6 +109,8 @@ class ServeConfig(BaseModel):
     """Address to listen on. Beyond loopback an API key is required."""
     port: int = Field(DEFAULT_PORT, ge=0, le=65_535)
     """0 takes a free one."""
+    media_workers: int = Field(1, ge=1, le=64)
+    """Processes that carry the callers. 1: this one does."""
     api_keys: tuple[SecretStr, ...] = ()
     api_key_file: Path | None = None
     """A file of more API keys, one a line; lines that begin with `#` are comments."""

@@ -37,7 +37,9 @@ class ResyncRequired(Exception):
 class Attachment:
     """A session, its wire and journal, and the socket that has it now."""
 
-    def __init__(self, session: Session, wire: RealtimeWire, journal_bytes: int) -> None:
+    def __init__(
+        self, session: Session, wire: RealtimeWire, journal_bytes: int, token_prefix: str = ""
+    ) -> None:
         self.session = session
         self.wire = wire
         self.journal = Journal(journal_bytes)
@@ -46,6 +48,9 @@ class Attachment:
         """How many sockets the session has had."""
         self.evict: Callable[[], Awaitable[None]] | None = None
         """Makes the socket that has the session let go of it; None while there is none."""
+        self.held_since = 0.0
+        """When its socket was lost, if it was."""
+        self._token_prefix = token_prefix
         self._token_hash = b""
 
     def take(self, evict: Callable[[], Awaitable[None]]) -> str:
@@ -53,7 +58,7 @@ class Attachment:
         self.evict = evict
         self.generation += 1
         self.journal.wanted_bytes = _UNDER_WAY_BYTES
-        token = secrets.token_urlsafe(32)
+        token = self._token_prefix + secrets.token_urlsafe(32)
         self._token_hash = _hash(token)
         return token
 
@@ -89,10 +94,16 @@ class Resumption:
         grace_s: float,
         journal_bytes: int = 4 << 20,
         on_hold: Callable[[], None] = lambda: None,
+        token_prefix: str = "",
     ) -> None:
-        """`on_hold` is called when a session loses its socket, and so could yield its slot."""
+        """`on_hold` is called when a session loses its socket, and so could yield its slot.
+
+        `token_prefix` is what all tokens begin with: where sessions of several processes may be
+        resumed, it says which of them to ask.
+        """
         self.grace_s = grace_s
         self._on_hold = on_hold
+        self._token_prefix = token_prefix
         self._clock = clock
         self._journal_bytes = journal_bytes
         self._attachments: dict[str, Attachment] = {}
@@ -111,9 +122,17 @@ class Resumption:
         """Sessions without a socket."""
         return len(self._held)
 
+    @property
+    def held_since(self) -> float | None:
+        """When the socket was lost of the session that would yield its slot first; None: none
+        would.
+        """
+        held = (self._attachments[session_id] for session_id in self._held)
+        return next((a.held_since for a in held if a.session.opened), None)
+
     def attach(self, session: Session, wire: RealtimeWire) -> Attachment:
         """A new session; its socket takes it next."""
-        attachment = Attachment(session, wire, self._journal_bytes)
+        attachment = Attachment(session, wire, self._journal_bytes, self._token_prefix)
         self._attachments[session.id] = attachment
         return attachment
 
@@ -126,6 +145,7 @@ class Resumption:
     def hold(self, attachment: Attachment) -> None:
         """The socket was lost: keeps the session for the grace time."""
         attachment.let_go()
+        attachment.held_since = self._clock.now()
         session_id = attachment.session.id
         self._held[session_id] = asyncio.create_task(
             self._keep(attachment), name=f"hold-{session_id}"

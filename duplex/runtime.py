@@ -60,7 +60,9 @@ class Runtime:
         vad: Vad | None = None,
         drain_s: float = 10.0,
         resume_grace_s: float = 0.0,
+        token_prefix: str = "",
     ) -> None:
+        """`token_prefix` as in `Resumption`."""
         self.engine = engine
         self.chat = Chat(engine)
         self.clock: Clock = clock or SystemClock()
@@ -72,7 +74,11 @@ class Runtime:
         """How long a closing session may wait for the outputs of frames under way."""
         self._freed = asyncio.Event()
         """Set when a slot was given back, or could be now."""
-        self.resumption = Resumption(self.clock, grace_s=resume_grace_s, on_hold=self._freed.set)
+        self.resumption = Resumption(
+            self.clock, grace_s=resume_grace_s, on_hold=self._freed.set, token_prefix=token_prefix
+        )
+        self.yield_slot = self.resumption.yield_slot
+        """Ends a session without a client, for one that needs its slot; False if there is none."""
         self._by_lease: dict[int, Session] = {}
         self._ready: list[Frame] = []
         self._next_feed = 0.0
@@ -218,7 +224,7 @@ class Runtime:
             try:
                 return await self.engine.open(params)
             except NoFreeSlot:
-                if await self.resumption.yield_slot():
+                if await self.yield_slot():
                     continue
                 if waited:
                     raise

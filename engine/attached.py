@@ -10,7 +10,7 @@ import contextlib
 import socket
 from collections.abc import Callable
 
-from engine.api import EngineConfig, EngineError
+from engine.api import EngineError
 from engine.backoff import Backoff
 from engine.gate import Gate
 from engine.link import ChannelLink, ring_memory
@@ -25,13 +25,13 @@ class AttachedEngine(SupervisedEngine):
     `backoff` gives.
     """
 
-    def __init__(self, path: str, config: EngineConfig, *, backoff: Backoff | None = None) -> None:
-        """`path`: of the listening socket. Of the config `chat` matters here."""
+    def __init__(self, path: str, *, backoff: Backoff | None = None) -> None:
+        """`path`: of the listening socket. Chat is asked of the engine's starter."""
 
         async def launch(take: Callable[[Event], None], _: Gate) -> ChannelLink:
             return await _attach(path, take)
 
-        super().__init__(launch, backoff or Backoff(), config.chat)
+        super().__init__(launch, backoff or Backoff())
 
 
 async def _attach(path: str, take: Callable[[Event], None]) -> ChannelLink:

@@ -90,7 +90,7 @@ class ServerProcess:
         return self.process.wait(timeout_s)
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def start_process() -> StartProcess:
     """`with start_process("echo", "--max-sessions", "2") as server`: waits until it serves.
 

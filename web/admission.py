@@ -18,14 +18,14 @@ _FOR_SECRETS: Final = re.compile(
 """What a page needs for a conversation. To make more secrets is not part of it."""
 
 
-def admit(request: web.Request) -> None:
+async def admit(request: web.Request) -> None:
     """Notes the request's client, and its secret if it has one. Raises ApiError 401 or 403."""
     context = request.app[CONTEXT]
     key = presented_key(request)
     if key is None or not key.startswith(PREFIX):
         request[CLIENT] = context.keys.client(request)
         return
-    secret = context.secrets.find(key)
+    secret = await context.desk.find_secret(key)
     if secret is None:
         raise unauthorized("This client secret is not known here, or it has expired.")
     if not _FOR_SECRETS.fullmatch(request.path):

@@ -15,29 +15,51 @@ from web.calls import CALLS, Calls, create_call, hang_up
 from web.chat import chat_socket
 from web.client_secrets import client_secrets
 from web.completions import complete_batch, complete_chat
-from web.context import CONTEXT, Context
+from web.context import CLIENT, CONTEXT, Context
 from web.cors import cors
+from web.desk import Desk
 from web.errors import ApiError, shape_errors
 from web.ice import ice
 from web.operators import health, metrics, models, ready, voices
 from web.page import static_file
 from web.raw import raw_socket
 from web.realtime import duplex_socket, realtime_socket
-from web.robot import ROBOTS, Robots, asks_to_upgrade, healthz, page_or_robot, robot_socket
+from web.robot import (
+    ROBOT_PATH,
+    ROBOTS,
+    Robots,
+    asks_to_upgrade,
+    healthz,
+    page_or_robot,
+    robot_socket,
+)
+from web.workers.forward import forward
+from web.workers.hub import Hub
+from web.workers.messages import CLIENT_HEADER
+from web.workers.siblings import Siblings
 
 _OPEN = frozenset(("/", "/health", "/healthz", "/ready"))
 """Paths that need no key: the page and its parts, and what load balancers ask."""
 
 
-def build_app(config: ServeConfig, runtime: Runtime) -> web.Application:
-    """The application over `runtime`, which its owner starts and stops."""
+def build_app(
+    config: ServeConfig,
+    runtime: Runtime,
+    desk: Desk | None = None,
+    siblings: Siblings | None = None,
+) -> web.Application:
+    """The application over `runtime`, which its owner starts and stops.
+
+    A process that is one of several has a `desk` and `siblings`, to which it passes on what is
+    served once.
+    """
     # aiohttp's warnings about subprotocols quote them, and with them a browser's key.
     logging.getLogger("aiohttp.websocket").setLevel(logging.ERROR)
     logging.getLogger("aioice").setLevel(logging.WARNING)  # else a line for each candidate
     app = web.Application(middlewares=[cors, shape_errors, guard])
-    app[CONTEXT] = Context.of(config, runtime)
+    app[CONTEXT] = Context.of(config, runtime, desk, siblings)
     app[CALLS] = Calls()
-    app[ROBOTS] = Robots.of(config)
+    app[ROBOTS] = Robots.of(config) if siblings is None else Robots(None)
     app.on_shutdown.append(_dismiss_robots)
     app.on_cleanup.append(_end_calls)
     app.on_cleanup.append(_stop_policy)
@@ -51,8 +73,8 @@ def build_app(config: ServeConfig, runtime: Runtime) -> web.Application:
             web.get("/metrics", metrics),
             web.get("/v1/models", models),
             web.get("/v1/audio/voices", voices),
-            web.post("/v1/chat/completions", complete_chat),
-            web.post("/v1/chat/completions/batch", complete_batch),
+            web.post("/v1/chat/completions", forward if siblings else complete_chat),
+            web.post("/v1/chat/completions/batch", forward if siblings else complete_batch),
             web.get("/v1/audio/duplex", raw_socket, allow_head=False),
             web.get("/api/chat", chat_socket, allow_head=False),
             web.get("/v1/ice", ice),
@@ -61,10 +83,35 @@ def build_app(config: ServeConfig, runtime: Runtime) -> web.Application:
             web.post("/v1/realtime/client_secrets", client_secrets),
             web.get("/v1/realtime", realtime_socket, allow_head=False),
             web.get("/v1/duplex", duplex_socket, allow_head=False),
-            web.get("/v1/realtime/robot/openpi", robot_socket, allow_head=False),
+            web.get(ROBOT_PATH, robot_socket, allow_head=False),
         ]
     )
     return app
+
+
+def build_hub_app(context: Context, hub: Hub) -> web.Application:
+    """What the hub answers to the workers of its server, which have let their callers in."""
+    app = web.Application(middlewares=[shape_errors, _passed_on])
+    app[CONTEXT] = context
+    app[ROBOTS] = Robots.of(context.config)
+    app.on_shutdown.append(_dismiss_robots)
+    app.on_cleanup.append(_stop_policy)
+    app.add_routes(
+        [
+            *hub.routes(),
+            web.post("/v1/chat/completions", complete_chat),
+            web.post("/v1/chat/completions/batch", complete_batch),
+            web.get(ROBOT_PATH, robot_socket, allow_head=False),
+        ]
+    )
+    return app
+
+
+@web.middleware
+async def _passed_on(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Notes who has sent a request, as the worker says that let it in."""
+    request[CLIENT] = request.headers.get(CLIENT_HEADER, "")
+    return await handler(request)
 
 
 @web.middleware
@@ -74,7 +121,7 @@ async def guard(request: web.Request, handler: Handler) -> web.StreamResponse:
     try:
         if not _is_open(request):
             context.origins.check(request)
-            admit(request)
+            await admit(request)
         return await handler(request)
     except ApiError as error:
         context.counters.refused[error.detail.code] += 1

@@ -26,7 +26,7 @@ async def chat_socket(request: web.Request) -> web.StreamResponse:
     """A full-duplex session with what the query asks for; it has its slot at the handshake."""
     context = request.app[CONTEXT]
     runtime, spec = context.runtime, context.runtime.spec
-    with context.connections.hold(request[CLIENT]):
+    with await context.desk.hold(request[CLIENT]):
         socket, transport = await upgrade(request)
         if transport is None:
             return socket

@@ -59,7 +59,7 @@ async def client_secrets(request: web.Request) -> web.Response:
             param=patch.voice_audio.param,
         )
     seconds = asked.expires_after.seconds
-    value = context.secrets.make(request[CLIENT], seconds, patch, substitutions)
+    value = await context.desk.make_secret(request[CLIENT], seconds, patch, substitutions)
     session = write_session(
         new_id("sess"), Settings().patched(patch), substitutions, runtime.spec, None, dialect="ga"
     )

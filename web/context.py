@@ -11,8 +11,9 @@ from aiohttp import web
 from duplex.config import ServeConfig
 from duplex.runtime import Runtime
 from web.auth import Keys, Origins
-from web.limits import ConnectionLimit
-from web.secrets import Secret, Secrets
+from web.desk import Desk, LocalDesk
+from web.secrets import Secret
+from web.workers.siblings import Siblings
 
 
 @dataclass(slots=True)
@@ -49,8 +50,9 @@ class Context:
     runtime: Runtime
     keys: Keys
     origins: Origins
-    secrets: Secrets
-    connections: ConnectionLimit
+    desk: Desk
+    siblings: Siblings | None = None
+    """The other processes of this server, if there are any."""
     counters: WebCounters = field(default_factory=WebCounters)
     started_at: float = field(default_factory=time.monotonic)
     """Monotonic seconds."""
@@ -58,15 +60,21 @@ class Context:
     """Unix time of the start: when the served model came up."""
 
     @classmethod
-    def of(cls, config: ServeConfig, runtime: Runtime) -> Context:
-        """The context that `config` describes."""
+    def of(
+        cls,
+        config: ServeConfig,
+        runtime: Runtime,
+        desk: Desk | None = None,
+        siblings: Siblings | None = None,
+    ) -> Context:
+        """The context that `config` describes; with a desk of its own unless it is given one."""
         return cls(
             config=config,
             runtime=runtime,
             keys=Keys(key.get_secret_value() for key in config.api_keys),
             origins=Origins(config.allowed_origins, by_any_name=bool(config.api_keys)),
-            secrets=Secrets(runtime.clock),
-            connections=ConnectionLimit(config.max_connections, config.max_connections_per_client),
+            desk=desk or LocalDesk(config, runtime.clock),
+            siblings=siblings,
         )
 
 

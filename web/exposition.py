@@ -5,6 +5,7 @@ live (the engine's own gauges, the runtime's counters, the sockets' counters).
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from itertools import chain
 
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, ProcessCollector
 from prometheus_client.core import (
@@ -27,9 +28,29 @@ CONTENT_TYPE = CONTENT_TYPE_LATEST
 
 def exposition(context: Context, engine: EngineStats | None) -> bytes:
     """The text of one scrape. Without an answer of the engine its metrics are absent."""
+    return _text(chain(_central(context, engine), _own(context)), process=True)
+
+
+def central_exposition(
+    context: Context, engine: EngineStats | None, starts: Mapping[str, int]
+) -> bytes:
+    """What a server of several processes has once. `starts`: how often each worker was started."""
+    family = CounterMetricFamily("duplex_worker_starts", "Starts of a worker.", labels=["worker"])
+    for worker, count in starts.items():
+        family.add_metric([worker], count)
+    return _text(chain(_central(context, engine), (family,)), process=False)
+
+
+def own_exposition(context: Context) -> bytes:
+    """What each of the processes has for itself."""
+    return _text(_own(context), process=True)
+
+
+def _text(families: Iterator[Metric], *, process: bool) -> bytes:
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(_Families(_collect(context, engine)))
-    ProcessCollector(registry=registry)
+    registry.register(_Families(families))
+    if process:
+        ProcessCollector(registry=registry)
     return generate_latest(registry)
 
 
@@ -41,14 +62,17 @@ class _Families(Collector):
         return self._families
 
 
-def _collect(context: Context, engine: EngineStats | None) -> Iterator[Metric]:
+def _central(context: Context, engine: EngineStats | None) -> Iterator[Metric]:
     yield _labelled(GaugeMetricFamily, "build", "This server's version.", "version", {VERSION: 1})
     yield _gauge("ready", "1 while sessions can be opened.", context.runtime.not_ready is None)
     if engine is not None:
         yield from _engine(engine)
+    yield from _chat(context.runtime.chat, engine)
+
+
+def _own(context: Context) -> Iterator[Metric]:
     yield from _runtime(context.runtime.metrics)
     yield from _sessions(context)
-    yield from _chat(context.runtime.chat, engine)
     yield from _sockets(context)
 
 
@@ -131,7 +155,7 @@ def _sessions(context: Context) -> Iterator[Metric]:
 
 def _sockets(context: Context) -> Iterator[Metric]:
     counters = context.counters
-    yield _gauge("connections", "WebSocket connections.", context.connections.open)
+    yield _gauge("connections", "WebSocket connections.", context.desk.open)
     messages = {"in": counters.messages_in, "out": counters.messages_out}
     yield _labelled(CounterMetricFamily, "messages", "WebSocket messages.", "direction", messages)
     size = {"in": counters.bytes_in, "out": counters.bytes_out}

@@ -102,17 +102,25 @@ class ConnectionLimit:
     @contextmanager
     def hold(self, client: str) -> Iterator[None]:
         """Holds a place for one connection. Raises ApiError 429 if there is none."""
+        self.take(client)
+        try:
+            yield
+        finally:
+            self.release(client)
+
+    def take(self, client: str) -> None:
+        """Takes a place, which is to be released. Raises ApiError 429 if there is none."""
         if self._open[client] >= self._per_client:
             raise _too_many(f"You have {self._per_client} connections to this server already.")
         if self.open >= self._total:
             raise _too_many(f"This server has {self._total} connections already.")
         self._open[client] += 1
-        try:
-            yield
-        finally:
-            self._open[client] -= 1
-            if not self._open[client]:
-                del self._open[client]
+
+    def release(self, client: str) -> None:
+        """Gives a place back."""
+        self._open[client] -= 1
+        if not self._open[client]:
+            del self._open[client]
 
 
 class WriteDeadline:

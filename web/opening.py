@@ -19,7 +19,7 @@ from web.errors import ApiError
 _SESSION_ID = re.compile(r"[A-Za-z0-9_.-]{1,128}")
 
 
-def session_id_of(request: web.Request) -> str:
+async def session_id_of(request: web.Request) -> str:
     """The id that the client asks for, or a new one. Raises ApiError 400 or 409."""
     asked = request.query.get("session_id")
     if not asked:
@@ -31,7 +31,10 @@ def session_id_of(request: web.Request) -> str:
             "session_id has 1 to 128 letters, digits, dots, dashes and underscores.",
             param="session_id",
         )
-    if asked in request.app[CONTEXT].runtime.sessions:
+    context = request.app[CONTEXT]
+    if asked in context.runtime.sessions or (
+        context.siblings is not None and await context.siblings.have_session(asked)
+    ):
         raise ApiError(409, "session_exists", "This session_id is in use.", param="session_id")
     return asked
 

@@ -107,7 +107,7 @@ async def ready(request: web.Request) -> web.Response:
     """`GET /ready`: 200 if the engine answers and sessions can be opened, else 503 and why."""
     context = request.app[CONTEXT]
     reason = context.runtime.not_ready
-    stats = None if reason else await _engine_stats(context)
+    stats = None if reason else await engine_stats(context)
     if stats is None:
         return json_response(
             Readiness("not_ready", reason or "the model engine does not answer"), status=503
@@ -139,11 +139,14 @@ async def voices(request: web.Request) -> web.Response:
 async def metrics(request: web.Request) -> web.Response:
     """`GET /metrics`: Prometheus text."""
     context = request.app[CONTEXT]
-    body = exposition(context, await _engine_stats(context))
+    if context.siblings is not None:
+        body = await context.siblings.metrics()
+    else:
+        body = exposition(context, await engine_stats(context))
     return web.Response(body=body, headers={"Content-Type": CONTENT_TYPE})
 
 
-async def _engine_stats(context: Context) -> EngineStats | None:
+async def engine_stats(context: Context) -> EngineStats | None:
     """What the engine says of itself, or None if it doesn't answer in time."""
     try:
         async with asyncio.timeout(_ENGINE_ANSWER_S):

@@ -17,7 +17,7 @@ async def raw_socket(request: web.Request) -> web.StreamResponse:
     """A full-duplex session that the client's `open` gives its slot."""
     context = request.app[CONTEXT]
     runtime, spec = context.runtime, context.runtime.spec
-    with context.connections.hold(request[CLIENT]):
+    with await context.desk.hold(request[CLIENT]):
         socket, transport = await upgrade(request)
         if transport is None:
             return socket

@@ -28,8 +28,8 @@ async def duplex_socket(request: web.Request) -> web.StreamResponse:
 
 async def _serve(request: web.Request, mode: Mode, *, autostart: bool) -> web.StreamResponse:
     context, client = request.app[CONTEXT], request[CLIENT]
-    with context.connections.hold(client):
-        session_id = session_id_of(request)
+    with await context.desk.hold(client):
+        session_id = await session_id_of(request)
         resumable = mode is Mode.DUPLEX and wants_resume(request)
         wire = wire_for(request, session_id, mode, resumable=resumable)
         socket, transport = await upgrade(request)

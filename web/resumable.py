@@ -10,13 +10,15 @@ from contextlib import suppress
 from aiohttp import ClientConnectionError, WSCloseCode
 
 from duplex.commands import AckEvent, Command, ResumeSession
-from duplex.errors import SessionError
-from duplex.events import Event
+from duplex.errors import SessionError, internal_error
+from duplex.events import Event, Failed
 from duplex.resume import Attachment, ResyncRequired
 from duplex.session import Session, State
 from duplex.wire.realtime import RealtimeWire
 from web.connection import Connection, Socket, cancel
 from web.context import Context
+from web.workers.relay import relay
+from web.workers.siblings import Siblings
 
 logger = logging.getLogger(__name__)
 
@@ -33,13 +35,18 @@ class ResumableConnection(Connection):
         wire: RealtimeWire,
         *,
         autostart: bool,
+        attachment: Attachment | None = None,
     ) -> None:
+        """`attachment`: of a session that comes here from another socket. None: of a new one."""
         super().__init__(context, socket, transport, session, wire, autostart=autostart)
+        self._context = context
         self._resumption = context.runtime.resumption
-        self._attachment = self._resumption.attach(session, wire)
+        self._attachment = attachment or self._resumption.attach(session, wire)
         self._realtime = wire
         self._first: list[bytes] = []
-        """What the client of a session that came here has to hear before anything else."""
+        """What the client has to hear before anything else of a session that came here."""
+        self._relaying = False
+        """Whether the session is another process's, and its messages only pass here."""
         self._evicted = False
         self._free = asyncio.Event()
         """Set when another socket may have the session."""
@@ -61,7 +68,9 @@ class ResumableConnection(Connection):
         await self._free.wait()
 
     async def _end(self, writer: asyncio.Task[None]) -> None:
-        if self._evicted:
+        if self._relaying:
+            await cancel(writer)
+        elif self._evicted:
             await cancel(writer)
             self._free.set()
             with suppress(ClientConnectionError, ConnectionError):
@@ -99,6 +108,10 @@ class ResumableConnection(Connection):
         try:
             if own.session.opened:
                 raise SessionError("session_resume_conflict", "This socket has a session already.")
+            siblings = self._context.siblings
+            if siblings and (home := siblings.home_of_token(command.resume_token)):
+                await self._relay(siblings, home, command)
+                return
             attachment, missed = await self._resumption.resume(
                 command.session_id, command.resume_token, command.last_received_server_event_seq
             )
@@ -119,14 +132,38 @@ class ResumableConnection(Connection):
         self._resumption.detach(own)
         await own.session.close("superseded")
 
+    async def _relay(self, siblings: Siblings, home: str, command: ResumeSession) -> None:
+        """Passes messages between the client and its session in another process, until either
+        ends. Raises as `Siblings.resume` does.
+        """
+        own = self._attachment
+        async with siblings.resume(
+            home,
+            command.session_id,
+            command.resume_token,
+            command.last_received_server_event_seq,
+        ) as theirs:
+            self._relaying = True
+            self._resumption.detach(own)
+            await own.session.close("superseded")
+            self._close_code = await relay(self._socket, theirs)
+            if self._close_code is None and not self._socket.closed:
+                lost = self._realtime.render(Failed(error=internal_error()))
+                self._close_code = WSCloseCode.INTERNAL_ERROR
+                with suppress(ClientConnectionError, ConnectionError):
+                    await self._send(lost)
+            self._reader.cancel()
+
     async def _next(self) -> Event | None:
         while True:
-            session = self._session
-            event = await session.outbox.get()
-            if session is self._session:
-                return event
             first, self._first = self._first, []
             await self._send(first)
+            session = self._session
+            event = await session.outbox.get()
+            if self._relaying:
+                await asyncio.Future()  # the reader's end is the end
+            if session is self._session:
+                return event
 
     def _render(self, event: Event) -> Sequence[bytes]:
         return self._attachment.render(event)

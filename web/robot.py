@@ -25,8 +25,11 @@ from web.context import CLIENT, CONTEXT, Context
 from web.limits import WriteDeadline
 from web.page import page
 from web.sockets import upgrade
+from web.workers.forward import forward_socket
 
 logger = logging.getLogger(__name__)
+
+ROBOT_PATH: Final = "/v1/realtime/robot/openpi"
 
 _NOT_AVAILABLE: Final = msgspec.json.encode(
     {"type": "error", "error": "Robot policy not available", "code": "unsupported"}
@@ -124,7 +127,9 @@ def asks_to_upgrade(request: web.Request) -> bool:
 async def robot_socket(request: web.Request) -> web.StreamResponse:
     """One robot, until it leaves, its policy fails or it is silent for `robot_idle_timeout_s`."""
     context, robots = request.app[CONTEXT], request.app[ROBOTS]
-    with context.connections.hold(request[CLIENT]):
+    if context.siblings is not None:
+        return await forward_socket(request, ROBOT_PATH, MAX_REQUEST_BYTES + 1)
+    with await context.desk.hold(request[CLIENT]):
         # aiohttp refuses what reaches its limit, not only what exceeds it
         socket, transport = await upgrade(request, max_bytes=MAX_REQUEST_BYTES + 1)
         if transport is None:

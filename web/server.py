@@ -32,10 +32,13 @@ class ListenError(Exception):
 class Server:
     """A listening server over a runtime; it starts both and ends both."""
 
-    def __init__(self, config: ServeConfig, runtime: Runtime) -> None:
+    def __init__(
+        self, config: ServeConfig, runtime: Runtime, app: web.Application | None = None
+    ) -> None:
+        """`app` is the whole application over `runtime` unless another is given."""
         self.config = config
         self.runtime = runtime
-        app = build_app(config, runtime)
+        app = app or build_app(config, runtime)
         self._runner = web.AppRunner(
             app,
             access_log=None,
@@ -64,19 +67,23 @@ class Server:
         Raises ListenError, BadCertificate, or EngineError if the model or the robots' policy can't
         be loaded.
         """
-        host, port = self.config.host, self.config.port
-        tls = ssl_context(self.config)
         await self._runner.setup()
-        try:
-            await web.TCPSite(self._runner, host, port, backlog=1024, ssl_context=tls).start()
-        except OSError as error:
-            raise ListenError(f"can't listen on {host}, port {port}: {error.strerror}") from error
+        await self._listen()
         try:
             async with asyncio.TaskGroup() as loading:
                 loading.create_task(self.runtime.start())
                 loading.create_task(self._runner.app[ROBOTS].start())
         except BaseExceptionGroup as failures:
             raise failures.exceptions[0] from None
+
+    async def _listen(self) -> None:
+        """Lets callers come."""
+        host, port = self.config.host, self.config.port
+        tls = ssl_context(self.config)
+        try:
+            await web.TCPSite(self._runner, host, port, backlog=1024, ssl_context=tls).start()
+        except OSError as error:
+            raise ListenError(f"can't listen on {host}, port {port}: {error.strerror}") from error
 
     async def drain(self) -> None:
         """Refuses new callers, and gives those that are there `drain_s` to leave."""
@@ -109,29 +116,41 @@ class Server:
         await self.stop()
 
 
-async def serve(config: ServeConfig, runtime: Runtime, listening: Callable[[Server], None]) -> None:
-    """Serves until SIGTERM or SIGINT, then drains for up to `drain_s`; a second signal ends all
-    at once. `listening` is called when sessions can be opened. Raises as `Server.start` does.
+class Orders:
+    """To drain, and then to end at once, from whoever may give them."""
+
+    def __init__(self) -> None:
+        self.drain = asyncio.Event()
+        self.quit = asyncio.Event()
+
+    @classmethod
+    def by_signal(cls) -> Orders:
+        """SIGTERM or SIGINT, and then the same again."""
+        orders = cls()
+
+        def signalled() -> None:
+            (orders.quit if orders.drain.is_set() else orders.drain).set()
+
+        for number in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().add_signal_handler(number, signalled)
+        return orders
+
+
+async def serve(server: Server, orders: Orders, listening: Callable[[], None]) -> None:
+    """Serves until it is told to drain, and then for up to `drain_s`, or until it has to quit.
+    `listening` is called when sessions can be opened. Raises as `Server.start` does.
     """
-    loop = asyncio.get_running_loop()
-    drain, quit_now = asyncio.Event(), asyncio.Event()
-
-    def signalled() -> None:
-        (quit_now if drain.is_set() else drain).set()
-
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, signalled)
-    server = Server(config, runtime)
     try:
-        await _unless(drain, server.start())
-        if not drain.is_set():
-            listening(server)
-        await drain.wait()
-        logger.info("draining: %d sessions have %g s", len(runtime.sessions), config.drain_s)
-        await _unless(quit_now, server.drain())
+        await _unless(orders.drain, server.start())
+        if not orders.drain.is_set():
+            listening()
+        await orders.drain.wait()
+        sessions, drain_s = len(server.runtime.sessions), server.config.drain_s
+        logger.info("draining: %d sessions have %g s", sessions, drain_s)
+        await _unless(orders.quit, server.drain())
     finally:
-        await _unless(quit_now, server.stop())
-        if quit_now.is_set():
+        await _unless(orders.quit, server.stop())
+        if orders.quit.is_set():
             await server.stop(QUIT_S)
 
 

@@ -16,7 +16,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from duplex.config import ServeConfig
+from duplex.config import SELF_SIGNED, ServeConfig
 
 VALID_FOR: Final = datetime.timedelta(days=397)
 """What browsers take at most."""
@@ -34,17 +34,25 @@ def ssl_context(config: ServeConfig) -> ssl.SSLContext | None:
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     if isinstance(tls, str):
         with tempfile.TemporaryDirectory(prefix="duplex-tls-") as folder:
-            pem = Path(folder) / "self-signed.pem"
-            pem.touch(mode=0o600)
-            pem.write_bytes(self_signed(names(config.host)))
-            context.load_cert_chain(pem)
-        return context
+            return ssl_context(with_files(config, Path(folder)))
     certificate, key = tls
     try:
         context.load_cert_chain(certificate, key)
     except (OSError, ssl.SSLError) as error:
         raise BadCertificate(f"tls: {certificate} and {key}: {error}") from error
     return context
+
+
+def with_files(config: ServeConfig, folder: Path) -> ServeConfig:
+    """The configuration, its certificate in files: one that is made now is written to `folder`,
+    which is private, for all processes of the server to have the same.
+    """
+    if config.tls != SELF_SIGNED:
+        return config
+    pem = folder / "self-signed.pem"
+    pem.touch(mode=0o600)
+    pem.write_bytes(self_signed(names(config.host)))
+    return config.model_copy(update={"tls": (pem, pem)})
 
 
 def names(host: str) -> list[str]:

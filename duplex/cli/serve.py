@@ -58,6 +58,10 @@ def serve(
     port: Annotated[
         int | None, typer.Option(help="Port; 0 takes a free one.", show_default=str(DEFAULT_PORT))
     ] = None,
+    media_workers: Annotated[
+        int | None,
+        typer.Option(help="Processes that carry the callers.", show_default="1: this one does"),
+    ] = None,
     device: Annotated[
         Literal["auto", "cpu", "cuda"] | None,
         typer.Option(help="Where the model runs.", show_default="auto"),
@@ -124,6 +128,7 @@ def serve(
         "max_sessions": max_sessions,
         "host": host,
         "port": port,
+        "media_workers": media_workers,
         "device": device,
         "step_mode": step_mode,
         "delay_frames": delay_frames,
@@ -150,22 +155,62 @@ def _run_server(config: ServeConfig) -> None:
 
     from uvloop import new_event_loop
 
-    from duplex.runtime import Runtime
     from engine.api import EngineError
-    from engine.child import ChildEngine
-    from web.server import ListenError, serve
+    from web.server import ListenError
     from web.tls import BadCertificate
+    from web.workers.pool import WorkerFailed
 
     logging.basicConfig(
         level=config.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s"
     )
     _allow_descriptors(config.max_connections + _OTHER_DESCRIPTORS)
-    runtime = Runtime(ChildEngine(config.engine()), resume_grace_s=config.resume_grace_s)
+    run = _serve_alone if config.media_workers == 1 else _serve_with_workers
     try:
         with asyncio.Runner(loop_factory=new_event_loop) as runner:
-            runner.run(serve(config, runtime, _announce))
-    except (EngineError, ListenError, BadCertificate) as error:
+            runner.run(run(config))
+    except (EngineError, ListenError, BadCertificate, WorkerFailed) as error:
         fail(str(error))
+
+
+async def _serve_alone(config: ServeConfig) -> None:
+    """This process carries the callers."""
+    from duplex.runtime import Runtime
+    from engine.child import ChildEngine
+    from web.server import Orders, Server, serve
+
+    runtime = Runtime(ChildEngine(config.engine()), resume_grace_s=config.resume_grace_s)
+    server = Server(config, runtime)
+    await serve(server, Orders.by_signal(), lambda: _announce(server))
+
+
+async def _serve_with_workers(config: ServeConfig) -> None:
+    """Others do, and this one is their hub."""
+    import socket
+    import tempfile
+
+    from duplex.cli.media_worker import start
+    from duplex.runtime import Runtime
+    from engine.child import ChildEngine
+    from web.server import Orders, serve
+    from web.tls import with_files
+    from web.workers.hub_server import HubServer
+    from web.workers.messages import ENGINE
+
+    with (
+        tempfile.TemporaryDirectory(prefix="duplex-") as name,
+        socket.socket(socket.AF_UNIX) as listener,
+    ):
+        folder = Path(name)
+        listener.bind(str(folder / ENGINE))
+        listener.listen()
+        config = with_files(config, folder)
+        server = HubServer(
+            config,
+            Runtime(ChildEngine(config.engine(), listener=listener)),
+            folder,
+            lambda line, home: start(config, folder, line, home),
+        )
+        await serve(server, Orders.by_signal(), lambda: _announce(server))
 
 
 def _allow_descriptors(count: int) -> None:
@@ -196,6 +241,8 @@ def _announce(server: Server) -> None:
         "page": f"{server.address}/",
         "callers": f"{server.address.replace('http', 'ws', 1)}/v1/realtime?duplex=1",
     }
+    if server.config.media_workers > 1:
+        rows["media workers"] = str(server.config.media_workers)
     if server.config.policy is not None:
         callers = server.address.replace("http", "ws", 1)
         rows["robots"] = f"{callers}/v1/realtime/robot/openpi"

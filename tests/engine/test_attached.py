@@ -14,13 +14,13 @@ from engine_runs import HANGS_S, Reader, frame, until_ready
 
 from engine.api import EngineConfig, Frame, NoFreeSlot, OpenParams
 from engine.attached import AttachedEngine
+from engine.backoff import Backoff
 from engine.channel import pack
 from engine.child import ChildEngine
 from engine.echo import FRAME_SIZE
 from engine.messages import GetStats
 from engine.owners import MAX_UNSENT
 from engine.shm import create_memory
-from engine.supervisor import Backoff
 
 FAULTS = Path(__file__).parent / "faults"
 TALK = -3.0
@@ -42,7 +42,7 @@ async def house(folder: Path, attached: int = 2) -> AsyncIterator[House]:
         starter = ChildEngine(CONFIG, listener=listener, backoff=SOON)
         others = []
         for _ in range(attached):
-            engine = AttachedEngine(path, CONFIG, backoff=SOON)
+            engine = AttachedEngine(path, backoff=SOON)
             reader = await stack.enter_async_context(Reader(engine))
             others.append((engine, reader))
         # Who comes before the model is there waits for it.
@@ -98,7 +98,7 @@ async def test_an_owner_that_goes_frees_its_slots_and_nobody_else_notices(tmp_pa
             if turn == 1:
                 await one.stop()
         await until_free(starter, 2)
-        successor = AttachedEngine(path, CONFIG, backoff=SOON)
+        successor = AttachedEngine(path, backoff=SOON)
         async with Reader(successor) as reader:
             await successor.start()
             for lease in [await successor.open(PARAMS), await successor.open(PARAMS)]:

@@ -233,7 +233,7 @@ async def test_a_robot_that_leaves_while_it_waits_frees_its_place(start_server, 
             while not gate.with_suffix(".waiting").exists():
                 await asyncio.sleep(0.001)
         async with asyncio.timeout(10):
-            while context(server).connections.open:
+            while context(server).desk.open:
                 await asyncio.sleep(0.001)
         gate.touch()
         async with robot(server) as next_one:
