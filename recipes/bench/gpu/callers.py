@@ -9,6 +9,8 @@ from array import array
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from engine.api import Frame, Lease, OpenParams, Pcm
 from engine.messages import Close, Command, Event, Feed, Live, Open, Outputs, Refused
 from recipes.bench.gpu.results import Figures, percentiles
@@ -158,7 +160,7 @@ class PacedCallers:
             "refused": self.refused,
         }
         for kind, waits in self.joined.waits.items():
-            found |= {f"{kind}_{name}": value for name, value in percentiles(waits).items()}
+            found |= {f"{kind}_p50_ms": float(np.median(waits)), f"{kind}_max_ms": max(waits)}
         return found
 
     def _welcome(self, lease: Lease, now: float) -> None:

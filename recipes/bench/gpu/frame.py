@@ -89,6 +89,6 @@ def _run(
 
 def _figures(callers: PacedCallers, model: LockstepModel) -> Figures:
     joined = percentiles(callers.joined.latencies)
-    beside: Figures = {f"beside_{name}": value for name, value in joined.items()}
+    beside: Figures = {f"beside_{name}": joined[name] for name in ("p99_ms", "max_ms") if joined}
     beside["beside_step_max_ms"] = callers.joined.longest_step
     return callers.figures() | beside | {"prefix_hits": model.prefix_stats().hits}
