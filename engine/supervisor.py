@@ -92,8 +92,9 @@ class SupervisedEngine:
         self, launch: Launch, backoff: Backoff, chat: PipelineConfig | None = None
     ) -> None:
         """`chat`: the stages that answer requests. Raises PipelineError."""
-        self._gate = Gate()
-        self._stages = StageService(chat, self._tell, self._gate)
+        self.gate = Gate()
+        """Closed while frames are ready."""
+        self._stages = StageService(chat, self._tell, self.gate)
         self._launch = launch
         self._backoff = backoff
         self._link: Link | None = None
@@ -148,7 +149,7 @@ class SupervisedEngine:
         await self._stages.stop()
         if self._link is not None:
             await self._link.stop()
-        self._gate.close()
+        self.gate.close()
         self._stream.end()
 
     async def open(self, params: OpenParams) -> Lease:
@@ -264,7 +265,7 @@ class SupervisedEngine:
                 self._stages.take(event)
 
     async def _begin(self) -> None:
-        link = await self._launch(self._take, self._gate)
+        link = await self._launch(self._take, self.gate)
         self._spec = link.spec
         self._link = link
         self._alive_since = time.monotonic()
@@ -272,7 +273,7 @@ class SupervisedEngine:
 
     def _mourn(self, lost: asyncio.Future[str]) -> None:
         self._link = None
-        self._gate.closed = False
+        self.gate.closed = False
         if self._stopped:
             return
         logger.error("the engine is lost: %s", lost.result())

@@ -4,8 +4,9 @@
 
 Sessions feed a frame every 80 ms, their phases spread, through a child engine. The load is
 `--requests` chat requests at a time to an echo stage of known cost, `--step-ms` a piece on
-`--device`; each is submitted anew as it ends. Prints the latency from feed to output, and the
-pieces a second that the stage made meanwhile.
+`--device`, or with `--vllm DIR` to vLLM with that model's shape and random weights; each is
+submitted anew as it ends. Prints the latency from feed to output, and the pieces a second that the
+stage made meanwhile.
 """
 
 from __future__ import annotations
@@ -18,12 +19,15 @@ import time
 import numpy as np
 import uvloop
 
-from engine.api import EngineConfig, Frame, Lease, OpenParams
+from engine.api import EngineConfig, EngineUnavailable, Frame, Lease, OpenParams, Request
 from engine.child import ChildEngine
 from engine.stages.config import PipelineConfig, StageConfig
 from engine.stages.values import ChatMessage, ChatRequest, TextPiece
 
-WORDS = "word " * 200
+REQUEST = ChatRequest(
+    messages=(ChatMessage(role="user", content="word " * 200),), max_tokens=200, ignore_eos=True
+)
+_LOOK_S = 0.5
 
 
 async def converse(
@@ -57,9 +61,8 @@ async def converse(
 
 async def load(engine: ChildEngine, made: list[int]) -> None:
     """One chat request after another."""
-    request = ChatRequest(messages=(ChatMessage(role="user", content=WORDS),))
     while True:
-        stream = engine.submit(request)
+        stream = await submit(engine)
         try:
             async for output in stream:
                 made[0] += isinstance(output, TextPiece)
@@ -67,9 +70,29 @@ async def load(engine: ChildEngine, made: list[int]) -> None:
             stream.abort()
 
 
+async def submit(engine: ChildEngine) -> Request:
+    """A request, as soon as its stage has loaded."""
+    while True:
+        try:
+            return engine.submit(REQUEST)
+        except EngineUnavailable:
+            await asyncio.sleep(_LOOK_S)
+
+
+def stage_of(told: argparse.Namespace) -> StageConfig:
+    """What answers the requests."""
+    if told.vllm is None:
+        options: dict[str, object] = {"step_ms": told.step_ms, "device": told.device}
+        return StageConfig(kind="echo", final=True, options=options)
+    args: dict[str, object] = {"load_format": "dummy", "max_model_len": 2048}
+    if told.device == "cpu":
+        args |= {"enforce_eager": True, "dtype": "float32"}
+    options = {"model": told.vllm, "memory": told.memory, "engine_args": args}
+    return StageConfig(kind="vllm", final=True, options=options)
+
+
 async def measure(told: argparse.Namespace) -> dict[str, float]:
-    options: dict[str, object] = {"step_ms": told.step_ms, "device": told.device}
-    stage = StageConfig(kind="echo", final=True, options=options)
+    stage = stage_of(told)
     config = EngineConfig(
         model=told.model,
         slots=told.sessions,
@@ -81,6 +104,8 @@ async def measure(told: argparse.Namespace) -> dict[str, float]:
     await engine.start()
     leases = [await engine.open(OpenParams()) for _ in range(told.sessions)]
     _, index = await converse(engine, leases, 0, 1.0)  # warm
+    async for _ in await submit(engine):
+        pass  # its first request is slow
     alone, index = await converse(engine, leases, index, told.seconds)
     made = [0]
     tasks = [asyncio.create_task(load(engine, made)) for _ in range(told.requests)]
@@ -104,6 +129,8 @@ def main() -> None:
     parser.add_argument("--requests", type=int, default=4)
     parser.add_argument("--step-ms", type=float, default=5)
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    parser.add_argument("--vllm", metavar="DIR")
+    parser.add_argument("--memory", type=float, default=0.1, help="vLLM's share of the device's")
     parser.add_argument("--json", action="store_true")
     told = parser.parse_args()
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
@@ -116,7 +143,8 @@ def main() -> None:
         print(
             f"{name:7} p50 {found[f'{name}_p50_ms']:7.2f} ms, p99 {found[f'{name}_p99_ms']:7.2f} ms"
         )
-    print(f"load    {found['pieces_per_s']:.0f} pieces of {told.step_ms:g} ms a second")
+    what = f"of {told.step_ms:g} ms" if told.vllm is None else "of vLLM's"
+    print(f"load    {found['pieces_per_s']:.0f} pieces {what} a second")
 
 
 if __name__ == "__main__":

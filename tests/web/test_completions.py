@@ -5,6 +5,8 @@ import asyncio
 import aiohttp
 import openai
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from openai import AsyncOpenAI
 from openai.types.chat import ChatCompletion
 
@@ -33,10 +35,10 @@ async def idle(server):
     """Waits until no request is left anywhere; hangs, and so fails, if one is."""
     async with asyncio.timeout(20):
         while True:
+            await server.runtime.chat.idle()
             stages = (await server.runtime.engine.stats()).stages
             if not any(s.waiting or s.running or s.unread for s in stages):
                 break
-    assert server.runtime.chat.active == 0
 
 
 async def test_an_answer(start_server):
@@ -302,3 +304,60 @@ async def test_keys_are_asked_for(start_server):
     async with start_server(chat=CHAT, api_keys=keys) as server, client_of(server) as client:
         with pytest.raises(openai.AuthenticationError):
             await create(client)
+
+
+CALLS = st.lists(
+    st.tuples(
+        st.sampled_from(["whole", "stream", "choices", "batch"]),
+        st.integers(0, 300),
+        st.integers(0, 40),
+    ),
+    max_size=8,
+)
+"""How, how many words, and after how many reads or turns of the loop the caller hangs up."""
+
+
+async def call_and_leave(server, how, words, patience):
+    body = {"model": "parrot", "messages": user("w " * words), "stream": how == "stream"}
+    path = "/v1/chat/completions"
+    if how == "choices":
+        body |= {"n": 3, "stream": True}
+    if how == "batch":
+        path += "/batch"
+        body["messages"] = [body["messages"]] * 2
+    async with aiohttp.ClientSession() as http:
+        asking = asyncio.create_task(http.post(server.address + path, json=body))
+        for _ in range(patience):
+            await asyncio.sleep(0)
+        if patience % 3 == 0:
+            asking.cancel()
+        (response,) = await asyncio.gather(asking, return_exceptions=True)
+        if isinstance(response, aiohttp.ClientResponse):
+            assert response.status in (200, 429, 503)
+            for _ in range(patience):
+                if not await response.content.read(100):
+                    break
+            response.close()
+
+
+async def test_whatever_callers_do_nothing_is_left(start_server):
+    @settings(max_examples=50)
+    @given(CALLS, st.booleans())
+    def check(calls, shutdown):
+        with asyncio.Runner() as runner:
+            runner.run(play(calls, shutdown=shutdown))
+
+    async def play(calls, *, shutdown):
+        before = asyncio.all_tasks()
+        async with start_server(chat=chat_of(max_requests=5, max_running=2)) as server:
+            callers = [asyncio.create_task(call_and_leave(server, *call)) for call in calls]
+            if shutdown:
+                await asyncio.sleep(0)
+                await server.runtime.stop()
+            await asyncio.gather(*callers)
+            if not shutdown:
+                await idle(server)
+            assert server.runtime.chat.active == 0
+        assert asyncio.all_tasks() == before
+
+    await asyncio.to_thread(check)

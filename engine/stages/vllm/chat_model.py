@@ -43,6 +43,7 @@ from engine.stages.vllm.scheduling import give_way
 _DETAILS: Final = re.compile(r" \((parameter=(?P<field>\w+)|value=).*\)$", re.DOTALL)
 """What vLLM adds to the message of an error."""
 
+_OBJECT: Final = re.compile(r" <[\w.]+ object at 0x[0-9a-f]+>")
 _FIELDS: Final = {"input_tokens": "messages", "input_text": "messages"}
 """What vLLM calls some fields."""
 
@@ -139,9 +140,9 @@ class ChatModel:
 
     def _check(self, request: ChatRequest) -> None:
         """What vLLM would do, or would refuse in the words of its own command line."""
-        chooses = request.tools and request.tool_choice in (None, "auto")
-        if chooses and self._options.tool_parser is None:
-            raise BadParams("tools", "No tool_parser is set for this model to choose tools.")
+        calls = request.tools and request.tool_choice != "none"
+        if calls and self._options.tool_parser is None:
+            raise BadParams("tools", "This model calls no tools: no tool_parser is set for it.")
         if not self._options.engine_args.get("allowed_media_domains"):
             for message in request.messages:
                 for part in message.content or ():
@@ -171,7 +172,9 @@ class ChatModel:
         if details is not None:
             message, field = message[: details.start()], field or details["field"]
         field = _FIELDS.get(field or "", field)
-        words = message.replace(self._options.model, "the model").strip()
+        if not field and ("multimodal" in message or "image" in message):
+            field = "messages"
+        words = _OBJECT.sub("", message.replace(self._options.model, "The model")).strip()
         return BadParams(field or "", words if words.endswith(".") else f"{words}.")
 
 

