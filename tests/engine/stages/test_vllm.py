@@ -174,8 +174,8 @@ async def assert_errors(create):
     for fields, param, words in (
         ({"messages": user("long " * 2000)}, "messages", "maximum context length"),
         ({"max_tokens": 10_000}, "max_tokens", "cannot be greater than"),
-        ({"messages": [{"role": "user", "content": [image]}]}, "messages", "not a multimodal model"),
-        ({"messages": [{"role": "user", "content": [elsewhere]}]}, "messages", "data URLs"),
+        ({"messages": user([image])}, "messages", "not a multimodal model"),
+        ({"messages": user([elsewhere])}, "messages", "data URLs"),
         ({"tool_choice": "required"}, "tool_choice", "tools"),
         ({"response_format": wrong}, None, "nonsense"),
         ({"logit_bias": {"99999": 1}}, "logit_bias", "out-of-vocab"),
