@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
+import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
 
@@ -83,8 +86,30 @@ def _run(
             visit_every_s=every_s,
             on_live=full,
         )
-        serve(core, callers)
-        return _figures(callers, model) | {"memory_gb": allocated_gb(device)}
+        with _collections() as pauses:
+            serve(core, callers)
+        figures = _figures(callers, model)
+        return figures | {"gc_max_ms": max(pauses, default=0.0), "memory_gb": allocated_gb(device)}
+
+
+@contextmanager
+def _collections() -> Iterator[list[float]]:
+    """Milliseconds of each garbage collection within: a pause of the whole engine."""
+    pauses: list[float] = []
+    begun = 0.0
+
+    def note(phase: str, about: dict[str, int]) -> None:
+        nonlocal begun
+        if phase == "start":
+            begun = time.perf_counter()
+        else:
+            pauses.append(1e3 * (time.perf_counter() - begun))
+
+    gc.callbacks.append(note)
+    try:
+        yield pauses
+    finally:
+        gc.callbacks.remove(note)
 
 
 def _figures(callers: PacedCallers, model: LockstepModel) -> Figures:
