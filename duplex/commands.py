@@ -45,6 +45,8 @@ class AppendPcm(Command, frozen=True, kw_only=True, gc=False):
     pcm: Pcm
     rate: int
     """Samples a second."""
+    image: bytes | None = None
+    """The camera's latest image, encoded: it takes the place of one that no frame has taken."""
 
 
 class CommitInput(Command, frozen=True, kw_only=True, gc=False):

@@ -90,7 +90,7 @@ class ServeConfig(BaseModel):
     threads: int | None = Field(None, ge=1, le=1024)
     """The engine's CPU threads. None: its own choice."""
     delay_frames: int = Field(0, ge=0, le=1000)
-    """`echo` only: imitates a model's start-up delay."""
+    """The echoes only: imitates a model's start-up delay."""
     voices_dir: Path | None = None
     """A directory of voices beside the model's own."""
     prefix_cache_bytes: ByteSize = ByteSize(1 << 30)

@@ -89,6 +89,8 @@ class Intake:
             raise SessionError("bad_audio", str(error), param=param) from error
         if isinstance(command, AppendAudio):
             self._images = (self._images + command.video)[-_MAX_IMAGES:]
+        elif command.image is not None:
+            self._images = (command.image,)
         session.user.sent(1000 * len(pcm) / rate)
         self.keep_time()
         self._appending = True

@@ -266,7 +266,9 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     """How to build an engine: all that a child process needs to know."""
 
     model: str
-    """"echo", "tiny", a packaged model's name, a directory or a Hugging Face repository id."""
+    """"echo", "echo-video", "tiny", a packaged model's name, a directory or a Hugging Face
+    repository id.
+    """
     slots: int | None = None
     """None: as many as the model's default says."""
     device: str = "auto"
@@ -279,7 +281,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     voices_dir: str | None = None
     """A directory of more voices."""
     delay_frames: int = 0
-    """`echo` only: imitates a model's start-up delay."""
+    """The echoes only: imitates a model's start-up delay."""
     seed: int | None = None
     """Base of the seeds drawn for sessions that name none."""
     chat: PipelineConfig | None = None

@@ -20,11 +20,13 @@ LIMIT = 1 << 28
 _PREFIX = 4
 
 
-class Fed(msgspec.Struct, frozen=True, tag=True):
+class Fed(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
     """Frames that lie in the ring downwards, fed at `arrived`."""
 
     batch: Batch
     arrived: float
+    video: list[tuple[bytes, ...]] = []
+    """The images of each frame, or none at all when no frame has any."""
 
 
 class Loaded(msgspec.Struct, frozen=True, tag=True):

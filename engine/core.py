@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from typing import cast
 
 import msgspec
 import numpy as np
@@ -20,7 +21,8 @@ from engine.api import (
     StepOutput,
     Timings,
 )
-from engine.model import LockstepModel
+from engine.messages import in_words
+from engine.model import LockstepModel, SeeingModel
 from engine.slots import SlotState, SlotTable
 from engine.stages.messages import JobEvent
 from engine.stages.scheduler import StageScheduler
@@ -73,7 +75,6 @@ class EngineCore:
             raise ValueError(f"slots must be 1 to the model's {known.slots} rows, not {slots}")
         if max_in_flight < 1:
             raise ValueError(f"max_in_flight must be at least 1, not {max_in_flight}")
-        # `video` stays False: a lockstep step takes sound only.
         self.spec = EngineSpec(
             model=known.name,
             sample_rate=known.sample_rate,
@@ -87,6 +88,7 @@ class EngineCore:
             voice_audio=known.voice_audio,
             text=known.text,
             sampling=known.sampling,
+            video=known.video,
             about=known.about,
             examples=known.examples,
             device=known.device,
@@ -164,6 +166,7 @@ class EngineCore:
 
         Returns an output for each, and then one for each lease that failed since the last step.
         """
+        self._show_images()
         failures, self._failures = self._failures, []
         if not self._ready:
             return failures
@@ -237,6 +240,19 @@ class EngineCore:
             prefix_cache_misses=prefix.misses,
             stages=self.stages.stats(),
         )
+
+    def _show_images(self) -> None:
+        """Gives the model what it is to see in this step."""
+        if not self.spec.video:
+            return
+        for session in tuple(self._ready.values()):
+            frame, _ = session.frames[0]
+            if not frame.video:
+                continue
+            try:
+                cast(SeeingModel, self._model).see(session.slot, frame.video)
+            except Exception as error:
+                self._fail(frame, f"an image can't be seen: {in_words(error)}")
 
     def _prefill(self, row: int, params: OpenParams) -> Iterator[None]:
         # A generator of our own: the model's first piece, too, runs in `advance`.

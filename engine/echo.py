@@ -1,10 +1,13 @@
-"""A model that says what it hears: for tests, load and latency, without weights or torch."""
+"""Models that say what they hear: for tests, load and latency, without weights or torch."""
 
 from __future__ import annotations
 
+import colorsys
+import io
 from collections.abc import Iterator, Sequence
 
 import numpy as np
+from msgspec.structs import replace
 
 from engine.api import BadParams, OpenParams, Pcm
 from engine.model import ModelSpec, PrefixStats, StepResult
@@ -75,3 +78,66 @@ class EchoModel:
     def prefix_stats(self) -> PrefixStats:
         """There is no prefix cache."""
         return PrefixStats()
+
+
+class EchoVideoModel(EchoModel):
+    """Echo with eyes: it also says, in text, the colour of what it is shown, whenever that has
+    changed.
+    """
+
+    def __init__(self, slots: int, delay_frames: int = 0) -> None:
+        super().__init__(slots, delay_frames)
+        self._seen = [""] * slots
+        self._said = [""] * slots
+
+    @property
+    def spec(self) -> ModelSpec:
+        """Echo's, with video and text."""
+        return replace(
+            super().spec,
+            name="echo-video",
+            video=True,
+            text=True,
+            about="Says back everything you say, and names the colour of what your camera sees. "
+            "No model at all: it shows what the line between you and the server does.",
+            examples=("Hello, can you see me?", "What colour is this?"),
+        )
+
+    def see(self, row: int, images: Sequence[bytes]) -> None:
+        """Looks at the last one. Raises ValueError for what can't be decoded."""
+        self._seen[row] = colour(images[-1])
+
+    def step(self, rows: Sequence[int], pcm: Pcm) -> StepResult:
+        """Takes and gives [len(rows), frame_size]."""
+        return replace(super().step(rows, pcm), text=[self._news(row) for row in rows])
+
+    def reset(self, rows: Sequence[int]) -> None:
+        """Forgets what the rows hold, have seen and have said."""
+        super().reset(rows)
+        for row in rows:
+            self._seen[row] = self._said[row] = ""
+
+    def _news(self, row: int) -> str:
+        if self._said[row] == self._seen[row]:
+            return ""
+        self._said[row] = self._seen[row]
+        return f" I see {self._seen[row]}."
+
+
+def colour(image: bytes) -> str:
+    """The colour of a JPEG or PNG file as a whole, in a word. Raises ValueError for other bytes."""
+    import av  # only who is shown something needs it
+
+    try:
+        with av.open(io.BytesIO(image), "r") as file:
+            frame = next(file.decode(video=0))
+    except (av.FFmpegError, StopIteration) as error:
+        raise ValueError(f"neither JPEG nor PNG: {error}") from error
+    pixels = frame.reformat(width=8, height=8, format="rgb24").to_ndarray()
+    red, green, blue = pixels.reshape(-1, 3).mean(axis=0) / 255
+    hue, saturation, value = colorsys.rgb_to_hsv(red, green, blue)
+    if value < 0.2:
+        return "black"
+    if saturation < 0.15:
+        return "white" if value > 0.8 else "grey"
+    return ("red", "yellow", "green", "cyan", "blue", "magenta")[round(6 * hue) % 6]

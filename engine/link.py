@@ -50,7 +50,8 @@ class ChannelLink(asyncio.Protocol):
                 [(frame.lease, frame.epoch, frame.index, 0, 0) for frame in frames],
                 [frame.pcm for frame in frames],
             )
-            self._transport.write(pack(Fed(batch, arrived)))
+            video = [frame.video for frame in frames]
+            self._transport.write(pack(Fed(batch, arrived, video if any(video) else [])))
 
     def abort(self, reason: str) -> None:
         """Gives the engine up: `lost` follows."""

@@ -86,3 +86,15 @@ class LockstepModel(Protocol):
     def prefix_stats(self) -> PrefixStats:
         """The prefix cache's use."""
         ...
+
+
+class SeeingModel(LockstepModel, Protocol):
+    """A lockstep model that takes images with its frames: its spec says `video`."""
+
+    def see(self, row: int, images: Sequence[bytes]) -> None:
+        """Takes the images that belong to the row's next step, each a JPEG or PNG file.
+
+        What it raises ends that row's session, with the error's words, and no other's: they come
+        from outside, and may be anything.
+        """
+        ...

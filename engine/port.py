@@ -58,8 +58,10 @@ class OwnerPort:
             return message
         fields, pcm = self._frames.read(message.batch)
         named = self.core_lease
+        video = message.video or [()] * len(fields)
         frames = [
-            Frame(named(f[0]), f[1], f[2], sound) for f, sound in zip(fields, pcm, strict=True)
+            Frame(named(f[0]), f[1], f[2], sound, images)
+            for f, sound, images in zip(fields, pcm, video, strict=True)
         ]
         return Feed(frames, message.arrived)
 

@@ -21,7 +21,7 @@ def packaged_models() -> tuple[str, ...]:
 
 
 def build_model(config: EngineConfig) -> LockstepModel:
-    """Loads `config.model`, of which "echo" needs no torch; nor does importing this module.
+    """Loads `config.model`, of which the echoes need no torch; nor does importing this module.
 
     Raises EngineError in the model's own words if it can't be loaded, or if there is none of that
     name.
@@ -30,12 +30,13 @@ def build_model(config: EngineConfig) -> LockstepModel:
         raise EngineError(f"no step mode {config.step_mode!r}: choose {' or '.join(STEP_MODES)}")
     if config.slots is not None and config.slots < 1:
         raise EngineError(f"slots must be at least 1, not {config.slots}")
-    if config.model == "echo":
-        from engine.echo import EchoModel
+    if config.model in ("echo", "echo-video"):
+        from engine.echo import EchoModel, EchoVideoModel
 
-        return EchoModel(config.slots or ECHO_SLOTS, config.delay_frames)
+        kind = EchoModel if config.model == "echo" else EchoVideoModel
+        return kind(config.slots or ECHO_SLOTS, config.delay_frames)
     if config.delay_frames:
-        raise EngineError("delay_frames is for echo only")
+        raise EngineError("delay_frames is for the echoes only")
     if config.model == "tiny":
         return _build_tiny(config)
     path, name = _locate(config.model)
@@ -69,7 +70,7 @@ def _locate(model: str) -> tuple[Path, str | None]:
         return path, None
     if is_repository(model):
         return fetch(model), model
-    names = ", ".join(("echo", "tiny", *packaged))
+    names = ", ".join(("echo", "echo-video", "tiny", *packaged))
     raise EngineError(
         f"no model {model!r}: choose {names}, a directory or a Hugging Face repository"
     )

@@ -116,7 +116,9 @@ class Call:
         async for event in self._peer:
             match event:
                 case AudioFrame():
-                    await session.handle(AppendPcm(pcm=event.pcm, rate=SAMPLE_RATE))
+                    image = None if event.picture is None else event.picture.data
+                    append = AppendPcm(pcm=event.pcm, rate=SAMPLE_RATE, image=image)
+                    await session.handle(append)
                     self._look_for_the_end()
                 case MessageReceived():
                     if not await self._carry_out(event.data):

@@ -47,6 +47,7 @@ class Abilities(msgspec.Struct, frozen=True):
     persona: bool
     sampling: bool
     voice_audio: bool
+    video: bool
 
     @classmethod
     def of(cls, spec: EngineSpec) -> Abilities:
@@ -59,6 +60,7 @@ class Abilities(msgspec.Struct, frozen=True):
             persona=spec.persona,
             sampling=spec.sampling,
             voice_audio=spec.voice_audio,
+            video=spec.video,
         )
 
 

@@ -6,6 +6,7 @@ import numpy as np
 from msgspec.structs import replace
 from running import F32, LevelStream, LevelVad, append, noise, running, silence
 
+from duplex.commands import AppendPcm
 from duplex.events import OutputAudio
 from duplex.session import Mode
 from duplex.turns import TurnDetection
@@ -27,6 +28,22 @@ async def test_images_go_with_the_frame_that_their_chunk_completes():
         await session.handle(append(noise(1.25)))
         await session.handle(append(noise(1), video=(b"four",)))
         assert [frame.video for frame in frames] == [(b"two", b"three"), (), (b"four",)]
+
+
+async def test_of_a_camera_the_latest_image_counts():
+    async with running() as runtime:
+        frames, feed = [], runtime.feed
+
+        def keep(frame):
+            frames.append(frame)
+            feed(replace(frame, video=()))
+
+        runtime.feed = keep
+        session = runtime.create_session("sess_1", F32)
+        for image in (b"one", b"two", None, b"three", None, None):
+            half = np.zeros(960, np.float32)
+            await session.handle(AppendPcm(pcm=half, rate=24_000, image=image))
+        assert [frame.video for frame in frames] == [(b"two",), (b"three",), ()]
 
 
 class SlowVad(LevelVad):

@@ -15,6 +15,7 @@ import uvloop
 from engine_runs import Reader, frame, until_ready
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 import engine
 from engine import child
@@ -33,6 +34,7 @@ from engine.backoff import Backoff
 from engine.child import ChildEngine
 from engine.echo import FRAME_SIZE
 from engine.shm import RingFull
+from tests.pictures import encoded
 
 ROOT = Path(engine.__file__).parents[1]
 FAULTS = Path(__file__).parent / "faults"
@@ -108,6 +110,16 @@ async def test_a_session_hears_itself() -> None:
         assert (stats.live, stats.frames, stats.steps, stats.stale_frames) == (0, 40, 40, 1)
         assert engine.pid is not None
     assert not engine.ready
+
+
+async def test_images_cross_with_their_frames() -> None:
+    async with started(EngineConfig(model="echo-video", slots=2, threads=1)) as (engine, reader):
+        assert engine.spec.video
+        lease = await engine.open(PARAMS)
+        images = [(), (encoded("blue"), encoded("red")), (), (encoded("green", "png"),)]
+        engine.feed([replace(frame(lease.id, at), video=video) for at, video in enumerate(images)])
+        outputs = await reader.outputs(lease, len(images))
+        assert [o.text for o in outputs] == ["", " I see red.", "", " I see green."]
 
 
 async def test_startup_outputs_have_no_audio() -> None:

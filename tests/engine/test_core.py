@@ -4,11 +4,13 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from engine.api import BadParams, EngineError, Frame, Lease, NoFreeSlot, OpenParams, Pcm
 from engine.core import EngineCore, PrefillFailed, check_frames
-from engine.echo import FRAME_SIZE, EchoModel
+from engine.echo import FRAME_SIZE, EchoModel, EchoVideoModel
 from engine.model import StepResult
+from tests.pictures import encoded
 
 PARAMS = OpenParams()
 
@@ -241,6 +243,23 @@ def test_a_failed_step_is_the_engines_failure() -> None:
     model.step_error = RuntimeError("device lost")
     with pytest.raises(RuntimeError, match="device lost"):
         core.step()
+
+
+def test_images_go_with_their_frame_and_bad_ones_end_their_lease_only() -> None:
+    core = EngineCore(EchoVideoModel(2))
+    assert core.spec.video
+    good, bad = go_live(core, 1), go_live(core, 2)
+    red, blue = ((encoded(name),) for name in ("red", "blue"))
+    core.feed([replace(frame(1), video=red), replace(frame(1, 1), video=blue), frame(2)])
+    core.feed([replace(frame(2, 1), video=(b"no image",)), frame(2, 2)])
+    assert [output.text for output in core.step()] == [" I see red.", ""]
+    seen, failed = core.step()
+    assert (seen.lease, seen.text) == (good.id, " I see blue.")
+    assert (failed.lease, failed.index, failed.pcm) == (bad.id, 1, None)
+    assert failed.error.startswith("an image can't be seen: ValueError: neither JPEG nor PNG")
+    assert not core.step()
+    idle(core)
+    assert core.stats().free == 1
 
 
 def test_two_hundred_sessions_on_two_slots() -> None:

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 import engine
 from engine.api import BadParams, OpenParams
-from engine.echo import FRAME_SIZE, EchoModel
+from engine.echo import FRAME_SIZE, EchoModel, EchoVideoModel, colour
+from tests.pictures import COLOURS, encoded
 
 
 def frames(count: int, seed: int = 0) -> np.ndarray:
@@ -91,3 +92,28 @@ def test_loads_without_torch() -> None:
     code = "import sys, engine.echo, engine.core; sys.exit('torch' in sys.modules)"
     root = Path(engine.__file__).parents[1]
     assert subprocess.run([sys.executable, "-c", code], check=False, cwd=root).returncode == 0
+
+
+@pytest.mark.parametrize("codec", ["mjpeg", "png"])
+def test_the_colour_of_an_image(codec: str) -> None:
+    assert {name: colour(encoded(name, codec)) for name in COLOURS} == {n: n for n in COLOURS}
+
+
+@pytest.mark.parametrize("bad", [b"", b"\xff\xd8\xff", encoded("red")[:40], b"\x89PNG\r\n\x1a\n"])
+def test_what_is_no_image_is_said(bad: bytes) -> None:
+    with pytest.raises(ValueError, match="neither JPEG nor PNG"):
+        colour(bad)
+
+
+def test_it_says_what_it_sees_when_that_has_changed() -> None:
+    model, pcm = EchoVideoModel(2), frames(2)
+    assert model.spec.video
+    model.see(1, [encoded("blue"), encoded("red")])
+    result = model.step([0, 1], pcm)
+    assert np.array_equal(result.pcm, pcm)
+    assert list(result.text) == ["", " I see red."]
+    model.see(1, [encoded("red")])
+    assert list(model.step([0, 1], pcm).text) == ["", ""]
+    model.reset([1])
+    model.see(1, [encoded("red")])
+    assert list(model.step([1], pcm[:1]).text) == [" I see red."]

@@ -61,13 +61,13 @@ def test_a_packaged_model(tiny: Path, tmp_path: Path, monkeypatch: pytest.Monkey
     assert registry.packaged_models() == ("small",)
     spec = build_model(config("small")).spec
     assert (spec.name, spec.slots) == ("Small", 3)
-    with pytest.raises(EngineError, match="choose echo, tiny, small, a directory or a Hugging"):
+    with pytest.raises(EngineError, match="choose echo, echo-video, tiny, small, a dir"):
         build_model(config("large"))
 
 
 @pytest.mark.parametrize("model", ["", "huge", "../nowhere", "/no/such/directory", "a/b/c"])
 def test_what_there_isnt_lists_what_there_is(model: str) -> None:
-    with pytest.raises(EngineError, match=r"no model .*: choose echo, tiny.* a directory or a"):
+    with pytest.raises(EngineError, match=r"no model .*: choose echo, echo-video, tiny.* a dir"):
         build_model(config(model))
 
 
@@ -83,7 +83,7 @@ def test_a_repository_is_asked_for(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
     [
         ({"step_mode": "lazy"}, "no step mode 'lazy': choose ready or fixed"),
         ({"slots": 0}, "slots must be at least 1, not 0"),
-        ({"delay_frames": 1}, "delay_frames is for echo only"),
+        ({"delay_frames": 1}, "delay_frames is for the echoes only"),
         ({"voices_dir": "/no/such/directory"}, "no such directory of voices"),
     ],
 )
