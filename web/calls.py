@@ -21,12 +21,13 @@ from media.rtc.events import ImageFormat
 from media.rtc.offer import MAX_OFFER_BYTES, parse_offer
 from media.rtc.peer import Peer
 from media.rtc.settings import PeerSettings
-from web.bodies import decode_json, read_body, read_part
+from web.bodies import decode_json, in_time, read_body, read_part
 from web.call import Call, with_our_clock
 from web.context import CLIENT, CONTEXT
 from web.errors import ApiError, refused
 from web.ice import ice_server
 from web.opening import create_session, session_id_of, wire_for
+from web.workers.siblings import no_call
 
 logger = logging.getLogger(__name__)
 
@@ -54,7 +55,7 @@ class Calls:
         """A client's call. Raises ApiError 404 if it has ended, never was, or is another's."""
         owner, call = self._calls.get(call_id, (None, None))
         if call is None or owner != client:
-            raise ApiError(404, "call_not_found", f"There is no call {call_id!r}.", param="call_id")
+            raise no_call(call_id)
         return call
 
     async def ended(self) -> None:
@@ -81,14 +82,15 @@ async def create_call(request: web.Request) -> web.Response:
     offer, asked = await _read_offer(request)
     try:
         with ExitStack() as place:
-            place.enter_context(request.app[CONTEXT].connections.hold(client))
+            place.enter_context(await request.app[CONTEXT].desk.hold(client))
             call, answer = await _open(request, mode, offer, asked, place)
     except BadOffer as error:
         message = f"This offer can't be answered: {error}."
         raise ApiError(400, "invalid_sdp", message, param="sdp") from error
     except SessionError as error:
         raise refused(error) from error
-    call_id = new_id("rtc")
+    siblings = request.app[CONTEXT].siblings
+    call_id = new_id("rtc" if siblings is None else f"rtc_{siblings.home}")
     request.app[CALLS].start(call_id, client, call)
     return web.Response(
         status=201,
@@ -105,7 +107,7 @@ async def _open(
     context = request.app[CONTEXT]
     parse_offer(offer)  # before a slot is taken for it
     patch, substitutions = read_session(asked, context.runtime.spec)
-    session_id = session_id_of(request)
+    session_id = await session_id_of(request)
     wire = wire_for(request, session_id, mode)
     session = create_session(request, session_id, mode, paced=True)
     try:
@@ -122,8 +124,12 @@ async def _open(
 
 async def hang_up(request: web.Request) -> web.Response:
     """`POST /v1/realtime/calls/{call_id}/hangup`: ends a call; answers when it is over."""
-    calls, call_id = request.app[CALLS], request.match_info["call_id"]
-    await calls.find(call_id, request[CLIENT]).hang_up()
+    call_id, client = request.match_info["call_id"], request[CLIENT]
+    siblings = request.app[CONTEXT].siblings
+    if siblings and (home := siblings.home_of_call(call_id)):
+        await siblings.hang_up(home, call_id, client)
+    else:
+        await request.app[CALLS].find(call_id, client).hang_up()
     return web.Response()
 
 
@@ -136,7 +142,7 @@ def peer_settings(config: ServeConfig, *, sees: bool) -> PeerSettings:
 
 
 async def _read_offer(request: web.Request) -> tuple[str, dict[str, object]]:
-    """The SDP and the session object. Raises ApiError 400, 413 or 415."""
+    """The SDP and the session object. Raises ApiError 400, 408, 413 or 415."""
     if request.content_type == SDP:
         return _text(await read_body(request, MAX_OFFER_BYTES)), {}
     if request.content_type != "multipart/form-data":
@@ -149,14 +155,15 @@ async def _read_offer(request: web.Request) -> tuple[str, dict[str, object]]:
     offer: str | None = None
     session: dict[str, object] = {}
     try:
-        async for part in await request.multipart():
-            if not isinstance(part, BodyPartReader):
-                raise ApiError(400, "invalid_multipart", "A part is multipart itself.")
-            if part.name == "sdp":
-                offer = _text(await read_part(part, MAX_OFFER_BYTES))
-            elif part.name == "session":
-                body = await read_part(part, MAX_SESSION_BYTES)
-                session = decode_json(body, dict[str, object], "session")
+        async with in_time():
+            async for part in await request.multipart():
+                if not isinstance(part, BodyPartReader):
+                    raise ApiError(400, "invalid_multipart", "A part is multipart itself.")
+                if part.name == "sdp":
+                    offer = _text(await read_part(part, MAX_OFFER_BYTES))
+                elif part.name == "session":
+                    body = await read_part(part, MAX_SESSION_BYTES)
+                    session = decode_json(body, dict[str, object], "session")
     except (ValueError, AssertionError) as error:  # aiohttp's parser has no errors of its own
         raise ApiError(400, "invalid_multipart", f"The body can't be read: {error}.") from error
     if offer is None:
