@@ -41,7 +41,8 @@ class Quantizer:
         self.books = books
         into: list[Tensor] = []
         tables: list[Tensor] = []
-        self._chains: list[list[Book]] = []
+        self.chains: list[list[Book]] = []
+        """One book, and the others, each of which quantises what those before it leave."""
         for name, count in (("rvq_first", 1), ("rvq_rest", books - 1)):
             prefix = f"quantizer.{name}"
             into.append(
@@ -55,27 +56,27 @@ class Quantizer:
             chain = [
                 Book(checkpoint, f"{prefix}.vq.layers.{index}", config) for index in range(count)
             ]
-            self._chains.append(chain)
+            self.chains.append(chain)
             tables += [book.vectors @ out[:, :, 0].t() for book in chain]
         for index in range(books - 1, config.n_q - 1):
             checkpoint.skip(rf"quantizer\.rvq_rest\.vq\.layers\.{index}\._codebook\..*")
         checkpoint.skip(r"quantizer\..*\._codebook\._initialized")
-        self._into = torch.cat(into)[:, :, 0].t().contiguous()
+        self.into = torch.cat(into)[:, :, 0].t().contiguous()
         """[input_dimension, 2 * dimension]"""
-        self._table = torch.cat(tables)
+        self.table = torch.cat(tables)
         """[books * bins, output_dimension]: what an entry adds to the latent."""
-        self._bases = torch.arange(books, device=self._table.device) * config.bins
+        self._bases = torch.arange(books, device=self.table.device) * config.bins
 
     @property
     def weights(self) -> list[Tensor]:
         """Its tensors."""
-        books = [tensor for chain in self._chains for book in chain for tensor in book.weights]
-        return [self._into, self._table, self._bases, *books]
+        books = [tensor for chain in self.chains for book in chain for tensor in book.weights]
+        return [self.into, self.table, self._bases, *books]
 
     def encode(self, latents: Tensor) -> Tensor:
         """[n, input_dimension] fp32 -> [n, books] int64."""
         codes: list[Tensor] = []
-        for left, chain in zip((latents @ self._into).chunk(2, 1), self._chains, strict=True):
+        for left, chain in zip((latents @ self.into).chunk(2, 1), self.chains, strict=True):
             for book in chain:
                 code = book.nearest(left)
                 left = left - F.embedding(code, book.vectors)
@@ -84,4 +85,4 @@ class Quantizer:
 
     def decode(self, codes: Tensor) -> Tensor:
         """[n, books] int64, each in 0..bins - 1 -> [n, output_dimension] fp32."""
-        return F.embedding_bag(codes + self._bases, self._table, mode="sum")
+        return F.embedding_bag(codes + self._bases, self.table, mode="sum")

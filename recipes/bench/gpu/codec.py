@@ -9,9 +9,14 @@ from __future__ import annotations
 import argparse
 import math
 import statistics
+import subprocess
+import sys
 import tempfile
+import traceback
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import torch
@@ -106,7 +111,7 @@ def check(mimi: Mimi, dtype: torch.dtype, *, fixed: bool) -> Check:
 
 def graph_of(run: Callable[[], None]) -> torch.cuda.CUDAGraph:
     """A CUDA graph of what `run` enqueues, which it has done before."""
-    stream = torch.cuda.Stream()
+    stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
         run()
@@ -121,8 +126,8 @@ def timed(graph: torch.cuda.CUDAGraph, repeats: int = REPEATS) -> float:
     """Median milliseconds of a replay."""
     for _ in range(5):
         graph.replay()
-    events = [
-        (torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True))
+    events: Any = [
+        [torch.cuda.Event(enable_timing=True) for _ in range(2)]  # type: ignore[no-untyped-call]
         for _ in range(repeats)
     ]
     for start, end in events:
@@ -130,7 +135,8 @@ def timed(graph: torch.cuda.CUDAGraph, repeats: int = REPEATS) -> float:
         graph.replay()
         end.record()
     torch.cuda.synchronize()
-    return statistics.median(start.elapsed_time(end) for start, end in events)
+    took: list[float] = [start.elapsed_time(end) for start, end in events]
+    return statistics.median(took)
 
 
 def time_rows(mimi: Mimi, rows: int, dtype: torch.dtype, *, fixed: bool) -> Figures:
@@ -161,6 +167,28 @@ def time_rows(mimi: Mimi, rows: int, dtype: torch.dtype, *, fixed: bool) -> Figu
     )
 
 
+def compile_ahead(rows: Sequence[int], *, fixed: bool) -> None:
+    """Compiles what each number of rows needs, all at once, into Triton's cache."""
+    flags = ["--fixed"] if fixed else []
+    command = [sys.executable, "-m", "recipes.bench.gpu.codec", "--compile", *flags, "--rows"]
+    with ExitStack() as running:
+        for count in ["", *map(str, rows)]:
+            running.enter_context(subprocess.Popen([*command, count]))
+
+
+def compile_one(mimi: Mimi, rows: str, *, fixed: bool) -> None:
+    """Launches every kernel once; without a number of rows, those of the checks."""
+    if not rows:
+        for dtype in (torch.float32, torch.float16):
+            check(mimi, dtype, fixed=fixed)
+        return
+    codec = CudaMimi(mimi, int(rows) + 1, int(rows), fixed=fixed)
+    slot = torch.arange(int(rows), dtype=torch.int32, device="cuda")
+    codec.encode(int(rows), slot)
+    codec.decode(int(rows), slot, codec.codes)
+    torch.cuda.synchronize()
+
+
 def measure(
     rows: Sequence[int], *, fixed: bool = False, dtype: torch.dtype = torch.float16
 ) -> list[Figures]:
@@ -175,25 +203,39 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m recipes.bench.gpu.codec", description=__doc__)
     parser.add_argument("--rows", default="1,8,64,128", help="numbers of rows, with commas")
     parser.add_argument("--fixed", action="store_true", help="the same tiles for any rows")
+    parser.add_argument("--compile", action="store_true", help="only compile")
     args = parser.parse_args()
-    rows = [int(count) for count in args.rows.split(",")]
     torch.backends.cuda.matmul.allow_tf32 = False
     with torch.inference_mode():
+        if args.compile:
+            compile_one(random_mimi("cuda"), args.rows, fixed=args.fixed)
+            return
+        rows = [int(count) for count in args.rows.split(",")]
+        compile_ahead(rows, fixed=args.fixed)
         mimi = random_mimi("cuda")
         for dtype in (torch.float32, torch.float16):
-            done = check(mimi, dtype, fixed=args.fixed)
+            try:
+                done = check(mimi, dtype, fixed=args.fixed)
+            except Exception:
+                # What else there is to see is worth the time on the GPU.
+                traceback.print_exc()
+                continue
             print(
                 f"{done.dtype}: {done.equal_codes:.2%} of the plain codec's codes,"
                 f" {done.equal_first:.2%} of the first book's;"
                 f" sound of the same codes differs by {done.sound_error:.1e}",
                 flush=True,
             )
-    print("rows  encode  decode    both  ms, median")
-    for figures in measure(rows, fixed=args.fixed):
-        print(
-            f"{figures.rows:4}  {figures.encode:6.3f}  {figures.decode:6.3f}  {figures.both:6.3f}",
-            flush=True,
-        )
+        print("rows  encode  decode    both  ms, median")
+        for count in rows:
+            try:
+                took = time_rows(mimi, count, torch.float16, fixed=args.fixed)
+            except Exception:
+                traceback.print_exc()
+                continue
+            print(
+                f"{count:4}  {took.encode:6.3f}  {took.decode:6.3f}  {took.both:6.3f}", flush=True
+            )
 
 
 if __name__ == "__main__":
