@@ -30,6 +30,8 @@ _KEY = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]{8,256}")
 _FACTORY = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 _ICE_HOST = r"[^\s?:/@\[\]]+(:\d{1,5})?"  # no IPv6 literal: aiortc would refuse it at each call
 _ICE_URL = re.compile(rf"stuns?:{_ICE_HOST}|turns?:{_ICE_HOST}(\?transport=(udp|tcp))?")
+_DEVICE = re.compile(r"cpu|\d{1,3}")
+_MAX_SESSIONS = 4096
 SELF_SIGNED = "self-signed"
 Seconds = Annotated[float, Field(gt=0, le=86_400)]
 
@@ -82,9 +84,21 @@ class ServeConfig(BaseModel):
 
     model: str = Field(DEFAULT_MODEL, min_length=1)
     """A model's name, a model directory or a Hugging Face repository id."""
-    max_sessions: int | None = Field(None, ge=1, le=4096)
-    """Slots: conversations at a time. None: the model's default."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
+    max_sessions: int | Literal["auto"] | None = None
+    """Slots: conversations at a time, on all devices together. "auto": as many as memory and the
+    time of a step allow. None: the model's default.
+    """
+    devices: tuple[str, ...] = ()
+    """An engine on each: indices of GPUs, or "cpu". None: one engine, on `device`."""
+    admission: Literal["measured", "slots"] = "measured"
+    """What a session needs: a free slot, or also the time for its steps, as measured."""
+    context: int | None = Field(None, ge=1)
+    """GPU only: frames that a session remembers. None: as many as the model was made for."""
+    kv: Literal["bf16", "fp8"] | None = None
+    """GPU only: the type of keys and values. None: bf16."""
+    weights: Literal["bf16", "fp8"] | None = None
+    """GPU only: the type of the temporal transformer's weights. None: bf16."""
     step_mode: Literal["ready", "fixed"] = "ready"
     """"fixed": a session's output is bit-identical whoever shares the batch."""
     threads: int | None = Field(None, ge=1, le=1024)
@@ -173,6 +187,35 @@ class ServeConfig(BaseModel):
             raise ValueError(f"{policy!r} is no factory, such as package.module:factory")
         return policy
 
+    @field_validator("max_sessions", mode="plain")
+    @classmethod
+    def _sessions_are_some_or_auto(cls, sessions: object) -> int | Literal["auto"] | None:
+        if sessions is None or sessions == "auto":
+            return None if sessions is None else "auto"
+        text = str(sessions)
+        if not text.isdecimal() or not 1 <= int(text) <= _MAX_SESSIONS:
+            raise ValueError(f"expected a number from 1 to {_MAX_SESSIONS}, or auto")
+        return int(text)
+
+    @field_validator("devices", mode="plain")
+    @classmethod
+    def _devices_are_gpus_or_cpu(cls, devices: object, info: ValidationInfo) -> tuple[str, ...]:
+        """On the command line and in the environment with commas; alone, also without a list."""
+        listed = devices if isinstance(devices, list | tuple) else str(devices).split(",")
+        names = [str(device).strip() for device in listed]
+        for name in names:
+            if not _DEVICE.fullmatch(name):
+                raise ValueError(f"{name!r} is neither the index of a GPU nor cpu")
+        gpus = [name for name in names if name != "cpu"]
+        if len(set(gpus)) < len(gpus):
+            raise ValueError("a GPU is named twice")
+        if names and info.data.get("device", "auto") != "auto":
+            raise ValueError("device is set, too, and there can be only one of them")
+        sessions = info.data.get("max_sessions")
+        if isinstance(sessions, int) and sessions < len(names):
+            raise ValueError(f"{len(names)} engines can't share max_sessions: {sessions}")
+        return tuple(name if name == "cpu" else f"cuda:{name}" for name in names)
+
     @field_validator("policy_options", mode="before")
     @classmethod
     def _pairs_are_options(cls, options: object) -> object:
@@ -255,6 +298,11 @@ class ServeConfig(BaseModel):
             model=self.model,
             slots=self.max_sessions,
             device=self.device,
+            devices=self.devices,
+            admission=self.admission,
+            context=self.context,
+            kv=self.kv,
+            weights=self.weights,
             step_mode=self.step_mode,
             threads=self.threads,
             prefix_cache_bytes=int(self.prefix_cache_bytes),

@@ -47,6 +47,16 @@ def resource_exhausted(slots: int) -> SessionError:
     )
 
 
+def overloaded() -> SessionError:
+    """A slot is free, but the model can't keep up with one more; the connection closes after it."""
+    return SessionError(
+        "resource_exhausted",
+        "This server can't keep up with another conversation at the moment. Try again later.",
+        type="server_error",
+        fatal=True,
+    )
+
+
 def internal_error() -> SessionError:
     """Something broke on our side. The log has the details, the client doesn't need them."""
     return SessionError(

@@ -14,7 +14,7 @@ from contextlib import suppress
 from typing import Any
 
 from duplex.chat import Chat
-from duplex.errors import SessionError, internal_error, resource_exhausted
+from duplex.errors import SessionError, internal_error, overloaded, resource_exhausted
 from duplex.metrics import Metrics
 from duplex.resume import Resumption
 from duplex.session import Mode, Session
@@ -30,6 +30,7 @@ from engine.api import (
     Lease,
     NoFreeSlot,
     OpenParams,
+    Overloaded,
     StepOutput,
 )
 from media.clock import Clock, SystemClock
@@ -166,6 +167,10 @@ class Runtime:
         """Takes a slot for the session. Raises SessionError with the reason if there is none."""
         try:
             lease = await self._take_slot(params)
+        except Overloaded as error:
+            self.metrics.refused["overloaded"] += 1
+            logger.warning("session %s was refused: %s", session.id, error)
+            raise overloaded() from error
         except NoFreeSlot as error:
             self.metrics.refused["resource_exhausted"] += 1
             raise resource_exhausted(self.spec.slots) from error
@@ -261,7 +266,7 @@ class Runtime:
                     session.abort(internal_error(), "internal_error")
 
     async def _pump(self) -> None:
-        """Routes steps for ever; survives the engine's death, its sessions don't."""
+        """Routes steps for ever; survives an engine's death, its sessions don't."""
         while True:
             try:
                 async for outputs in self.engine.steps():
@@ -269,10 +274,9 @@ class Runtime:
                 return
             except EngineLost as error:
                 self.metrics.engine_losses += 1
-                lost = list(self._by_lease.values())
-                logger.error("the engine died (%s); %d sessions end", error, len(lost))
-                self._by_lease.clear()
-                self._ready.clear()
+                lost = [self._by_lease.pop(id) for id in error.leases & self._by_lease.keys()]
+                logger.error("an engine died (%s); %d sessions end", error, len(lost))
+                self._ready = [f for f in self._ready if f.lease not in error.leases]
                 for session in lost:
                     session.abort(internal_error(), "internal_error")
 

@@ -7,8 +7,8 @@ child process or elsewhere, and nothing above it can tell.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
-from typing import Protocol
+from collections.abc import AsyncIterator, Collection, Sequence
+from typing import Literal, Protocol
 
 import msgspec
 import numpy as np
@@ -26,7 +26,11 @@ class EngineError(Exception):
 
 
 class NoFreeSlot(EngineError):
-    """Every slot is leased."""
+    """Every slot is leased, or one session more would be one too many. It may be tried again."""
+
+
+class Overloaded(NoFreeSlot):
+    """There are free slots, but not the time or the memory for one more session."""
 
 
 class BadParams(EngineError):
@@ -50,7 +54,11 @@ class EngineUnavailable(EngineError):
 
 
 class EngineLost(EngineError):
-    """The engine died. Every lease it had given is over."""
+    """An engine died. `leases` are the ids of those that it had given: they are over."""
+
+    def __init__(self, message: str, leases: Collection[int] = ()) -> None:
+        super().__init__(message)
+        self.leases = frozenset(leases)
 
 
 class EngineSpec(msgspec.Struct, frozen=True, kw_only=True):
@@ -87,6 +95,8 @@ class EngineSpec(msgspec.Struct, frozen=True, kw_only=True):
     weight_bytes: int = 0
     slot_bytes: int = 0
     """Memory of one slot's state."""
+    capacity: str = ""
+    """Why there are so many slots, if they were worked out and not said."""
 
     @property
     def frame_s(self) -> float:
@@ -172,6 +182,23 @@ class EngineStats(msgspec.Struct, frozen=True, kw_only=True):
     stale_frames: int
     """Frames of leases that had ended."""
     restarts: int
+    device: str = ""
+    """Where it runs; of several engines together, nowhere."""
+    up: bool = True
+    """False: it is dead, or doesn't answer, and all but `restarts` is unknown."""
+    step_seconds: float = 0.0
+    """Spent in steps."""
+    utilisation: float = 0.0
+    """The part of the last time that was spent in steps."""
+    latency_s: float | None = None
+    """Of frames at most, with one session more than there are, as predicted from measured steps;
+    infinite if the engine would fall behind. None: not measured.
+    """
+    pages: int = 0
+    """Of memory that slots share; 0 if each has its own."""
+    free_pages: int = 0
+    engines: tuple[EngineStats, ...] = ()
+    """Those that these are the sum of."""
     prefix_cache_bytes: int = 0
     prefix_cache_hits: int = 0
     prefix_cache_misses: int = 0
@@ -241,8 +268,8 @@ class Engine(Protocol):
     def steps(self) -> AsyncIterator[list[StepOutput]]:
         """Yields the outputs of each step, in order. Has one consumer.
 
-        Raises EngineLost once when the engine dies; a new call goes on with its successor. Ends
-        at `stop`.
+        Raises EngineLost once when an engine dies; a new call goes on with the others and its
+        successor. Ends at `stop`.
         """
         ...
 
@@ -269,10 +296,24 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     """"echo", "echo-video", "tiny", a packaged model's name, a directory or a Hugging Face
     repository id.
     """
-    slots: int | None = None
-    """None: as many as the model's default says."""
+    slots: int | Literal["auto"] | None = None
+    """"auto": as many as memory and the time of a step allow. None: as many as the model says; if
+    it doesn't, on CUDA "auto".
+    """
     device: str = "auto"
-    """"auto", "cpu" or "cuda"."""
+    """"auto", "cpu", "cuda" or "cuda:INDEX"."""
+    devices: tuple[str, ...] = ()
+    """Several engines, one on each; see `engine.fleet`. None: one, on `device`."""
+    admission: Literal["slots", "measured"] = "slots"
+    """What a session needs: a free slot, or also the time for its steps, as measured. That is for
+    sessions that send frames as they speak them.
+    """
+    context: int | None = None
+    """CUDA only: frames that a session remembers. None: as many as the model was made for."""
+    kv: Literal["bf16", "fp8"] | None = None
+    """CUDA only: the type of keys and values. None: bf16."""
+    weights: Literal["bf16", "fp8"] | None = None
+    """CUDA only: the type of the temporal transformer's weights. None: bf16."""
     step_mode: str = "ready"
     threads: int | None = None
     """CPU threads of torch. None leaves torch's choice."""

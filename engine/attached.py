@@ -15,7 +15,7 @@ from engine.backoff import Backoff
 from engine.gate import Gate
 from engine.link import ChannelLink, ring_memory
 from engine.messages import Event
-from engine.supervisor import SupervisedEngine
+from engine.supervisor import Place, SupervisedEngine
 
 
 class AttachedEngine(SupervisedEngine):
@@ -25,13 +25,15 @@ class AttachedEngine(SupervisedEngine):
     `backoff` gives.
     """
 
-    def __init__(self, path: str, *, backoff: Backoff | None = None) -> None:
+    def __init__(
+        self, path: str, *, backoff: Backoff | None = None, place: Place | None = None
+    ) -> None:
         """`path`: of the listening socket. Chat is asked of the engine's starter."""
 
         async def launch(take: Callable[[Event], None], _: Gate) -> ChannelLink:
             return await _attach(path, take)
 
-        super().__init__(launch, backoff or Backoff())
+        super().__init__(launch, backoff or Backoff(), place=place)
 
 
 async def _attach(path: str, take: Callable[[Event], None]) -> ChannelLink:

@@ -22,7 +22,7 @@ from engine.backoff import Backoff
 from engine.gate import Gate
 from engine.link import ChannelLink, ring_memory
 from engine.messages import Event
-from engine.supervisor import SupervisedEngine
+from engine.supervisor import Place, SupervisedEngine
 
 logger = logging.getLogger(__name__)
 
@@ -45,6 +45,7 @@ class ChildEngine(SupervisedEngine):
         *,
         listener: socket.socket | None = None,
         backoff: Backoff | None = None,
+        place: Place | None = None,
     ) -> None:
         """`listener`: where other processes attach themselves (`engine.attached`). It stays the
         caller's.
@@ -53,7 +54,7 @@ class ChildEngine(SupervisedEngine):
         async def launch(take: Callable[[Event], None], gate: Gate) -> _Child:
             return await _Child.launch(config, listener, take, gate)
 
-        super().__init__(launch, backoff or Backoff(), config.chat)
+        super().__init__(launch, backoff or Backoff(), config.chat, place)
 
     @property
     def pid(self) -> int | None:

@@ -10,6 +10,7 @@ from typing import cast
 import msgspec
 import numpy as np
 
+from engine.admission import Admission, StepLog
 from engine.api import (
     EngineError,
     EngineSpec,
@@ -17,6 +18,7 @@ from engine.api import (
     Frame,
     Lease,
     OpenParams,
+    Overloaded,
     Pcm,
     StepOutput,
     Timings,
@@ -66,9 +68,13 @@ class EngineCore:
         max_in_flight: int = 25,
         step_mode: str = "ready",
         stages: StageScheduler | None = None,
+        admission: Admission | None = None,
+        capacity: str = "",
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`slots` None leases all rows of the model. `clock` gives monotonic seconds."""
+        """`slots` None leases all rows of the model. `admission` None takes a session for each.
+        `capacity` says why there are so many. `clock` gives monotonic seconds.
+        """
         known = model.spec
         slots = known.slots if slots is None else slots
         if not 1 <= slots <= (known.slots or slots):
@@ -95,11 +101,14 @@ class EngineCore:
             step_mode=step_mode,
             weight_bytes=known.weight_bytes,
             slot_bytes=known.slot_bytes,
+            capacity=capacity,
         )
         self.stages = stages or StageScheduler({})
         """The work that fills the time between steps."""
         self._model = model
         self._clock = clock
+        self._admission = admission
+        self._log = StepLog(clock)
         self._table = SlotTable(slots)
         self._sessions: dict[int, _Session] = {}
         self._ready: dict[int, _Session] = {}
@@ -124,11 +133,14 @@ class EngineCore:
     def open(self, lease: int, params: OpenParams) -> Lease:
         """Leases a slot under the owner's id, which must be above all earlier ones.
 
-        The slot's prefill begins; `advance` tells when it is live. Raises NoFreeSlot or BadParams.
+        The slot's prefill begins; `advance` tells when it is live. Raises NoFreeSlot, Overloaded
+        or BadParams.
         """
         self._model.check(params)
-        if not self._table.count(SlotState.FREE):
+        if not (self._table.count(SlotState.FREE) and self._model.room().enough):
             self._recycle()
+        if self._table.count(SlotState.FREE):
+            self._check_load()
         opened = Lease(id=lease, slot=self._table.take(lease))
         self._prefills.append((opened, self._prefill(opened.slot, params)))
         return opened
@@ -176,6 +188,9 @@ class EngineCore:
         start = self._clock()
         result = self._model.step([session.slot for session in batch], pcm)
         timings = Timings(step_s=self._clock() - start, rows=len(batch))
+        self._log.add(start, timings.step_s)
+        if self._admission is not None:
+            self._admission.stepped(len(batch), timings.step_s)
         outputs: list[StepOutput] = []
         rows = zip(batch, taken, result.pcm, result.heard, result.text, strict=True)
         for session, (frame, arrived), sound, heard, text in rows:
@@ -209,6 +224,7 @@ class EngineCore:
         if not self._prefills:
             return self.stages.advance()
         lease, pieces = self._prefills.popleft()
+        start = self._clock()
         try:
             next(pieces)
         except StopIteration:
@@ -218,13 +234,22 @@ class EngineCore:
         except Exception as error:
             self._ended.append(self._table.end(lease.id))
             return PrefillFailed(lease.id, error)
+        finally:
+            if self._admission is not None:
+                self._admission.worked(self._clock() - start)
         self._prefills.append((lease, pieces))
         return None
 
     def stats(self) -> EngineStats:
         """Gauges and counters, counted now."""
-        prefix = self._model.prefix_stats()
+        prefix, room, admission = self._model.prefix_stats(), self._model.room(), self._admission
         return EngineStats(
+            device=self.spec.device,
+            step_seconds=self._log.seconds,
+            utilisation=self._log.utilisation,
+            latency_s=None if admission is None else admission.latency_s(self._leased + 1),
+            pages=room.pages,
+            free_pages=room.free_pages,
             slots=len(self._table),
             free=self._table.count(SlotState.FREE),
             prefill=self._table.count(SlotState.PREFILL),
@@ -253,6 +278,18 @@ class EngineCore:
                 cast(SeeingModel, self._model).see(session.slot, frame.video)
             except Exception as error:
                 self._fail(frame, f"an image can't be seen: {in_words(error)}")
+
+    @property
+    def _leased(self) -> int:
+        return self._table.count(SlotState.PREFILL) + self._table.count(SlotState.LIVE)
+
+    def _check_load(self) -> None:
+        """Raises Overloaded if a session more would make the others late, or have no memory."""
+        room = self._model.room()
+        if not room.enough:
+            raise Overloaded(f"{room.free_pages} of {room.pages} pages of memory are free")
+        if self._admission is not None and (why := self._admission.refusal(self._leased)):
+            raise Overloaded(why)
 
     def _prefill(self, row: int, params: OpenParams) -> Iterator[None]:
         # A generator of our own: the model's first piece, too, runs in `advance`.

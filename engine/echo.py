@@ -10,7 +10,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from engine.api import BadParams, OpenParams, Pcm
-from engine.model import ModelSpec, PrefixStats, StepResult
+from engine.model import ModelSpec, PrefixStats, Room, StepResult
 
 SAMPLE_RATE = 24_000
 FRAME_SIZE = 1_920
@@ -22,7 +22,7 @@ class EchoModel:
     The delay imitates a model's start-up: the first `delay_frames` outputs of a row have no audio.
     """
 
-    def __init__(self, slots: int, delay_frames: int = 0) -> None:
+    def __init__(self, slots: int, delay_frames: int = 0, *, slots_by_memory: bool = False) -> None:
         if slots < 1:
             raise ValueError(f"slots must be at least 1, not {slots}")
         if delay_frames < 0:
@@ -39,6 +39,7 @@ class EchoModel:
             "shows what the line between you and the server does to a voice.",
             examples=("Hello, can you hear me?", "One, two, three, testing."),
             slots=slots,
+            slots_by_memory=slots_by_memory,
             slot_bytes=(self._held.nbytes + self._count.nbytes) // slots,
         )
 
@@ -75,6 +76,13 @@ class EchoModel:
         self._held[list(rows)] = 0
         self._count[list(rows)] = 0
 
+    def age(self, row: int, frames: int) -> None:
+        """Its steps don't depend on what was before."""
+
+    def room(self) -> Room:
+        """Rows share nothing."""
+        return Room()
+
     def prefix_stats(self) -> PrefixStats:
         """There is no prefix cache."""
         return PrefixStats()
@@ -85,8 +93,8 @@ class EchoVideoModel(EchoModel):
     changed.
     """
 
-    def __init__(self, slots: int, delay_frames: int = 0) -> None:
-        super().__init__(slots, delay_frames)
+    def __init__(self, slots: int, delay_frames: int = 0, *, slots_by_memory: bool = False) -> None:
+        super().__init__(slots, delay_frames, slots_by_memory=slots_by_memory)
         self._seen = [""] * slots
         self._said = [""] * slots
 

@@ -12,13 +12,12 @@ from typing import TypeVar
 
 from engine.api import EngineConfig, EngineError, EngineSpec, Frame
 from engine.backoff import Backoff
-from engine.core import EngineCore
+from engine.build import build_core
 from engine.gate import Gate
 from engine.messages import Command, Event, Feed, Order, in_words
 from engine.model import LockstepModel
 from engine.serve import serve
-from engine.stages.kinds import build_stages
-from engine.supervisor import SupervisedEngine
+from engine.supervisor import Place, SupervisedEngine
 
 logger = logging.getLogger(__name__)
 
@@ -32,7 +31,7 @@ class InProcessEngine(SupervisedEngine):
     """Implements `engine.api.Engine` with a thread for the model.
 
     `build` runs in that thread, and again after the model has failed. Of the config, `slots`,
-    `step_mode`, `max_in_flight` and `chat` matter here.
+    `admission`, `step_mode`, `max_in_flight` and `chat` matter here.
     """
 
     def __init__(
@@ -41,6 +40,7 @@ class InProcessEngine(SupervisedEngine):
         config: EngineConfig,
         *,
         backoff: Backoff | None = None,
+        place: Place | None = None,
     ) -> None:
         async def launch(take: Callable[[Event], None], gate: Gate) -> _Thread:
             link = _Thread(build, config, take, gate)
@@ -51,7 +51,7 @@ class InProcessEngine(SupervisedEngine):
                 raise
             return link
 
-        super().__init__(launch, backoff or Backoff(), config.chat)
+        super().__init__(launch, backoff or Backoff(), config.chat, place)
 
 
 class _Thread:
@@ -96,13 +96,7 @@ class _Thread:
     def _run(self, build: Callable[[], LockstepModel], config: EngineConfig) -> None:
         """The thread."""
         try:
-            core = EngineCore(
-                build(),
-                config.slots,
-                max_in_flight=config.max_in_flight,
-                step_mode=config.step_mode,
-                stages=build_stages(config.chat),
-            )
+            core = build_core(build(), config)
             self._post(self._begin, core.spec)
             port = _Port(self._commands, lambda event: self._post(self._deliver, event))
             serve(core, port, self._gate)

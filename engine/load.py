@@ -9,6 +9,8 @@ from typing import Final
 import torch
 
 from engine.api import EngineConfig, EngineError
+from engine.cuda.options import CudaOptions
+from engine.devices import check_device, refuse_cuda_options
 from engine.directory import ModelDirectory
 from engine.lm.model import RQTransformer
 from engine.lm.weights import load_weights
@@ -22,7 +24,7 @@ from engine.voice_files import VoiceShape
 from engine.voices import VoiceRegistry
 
 SLOTS: Final = 4
-"""Of a model whose config says nothing."""
+"""Of a model on a CPU whose config says nothing."""
 _ONE_THREAD_BYTES: Final = 256 << 20
 """Weights up to which a CPU step is faster on one thread: a second one mostly waits, and where
 the CPUs are shared its waiting costs more than its work saves.
@@ -35,11 +37,13 @@ def choose_device(name: str) -> torch.device:
     """ "auto" is CUDA if there is one. Raises EngineError for a device that isn't there."""
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    if name not in ("cpu", "cuda"):
-        raise EngineError(f"no device {name!r}: choose auto, cpu or cuda")
-    if name == "cuda" and not torch.cuda.is_available():
+    check_device(name)
+    device = torch.device(name)
+    if device.type == "cuda" and not torch.cuda.is_available():
         raise EngineError("no CUDA device here: choose auto or cpu")
-    return torch.device(name)
+    if device.index is not None and device.index >= torch.cuda.device_count():
+        raise EngineError(f"no CUDA device {device.index}: there are {torch.cuda.device_count()}")
+    return device
 
 
 def load_model(directory: ModelDirectory, config: EngineConfig) -> LockstepModel:
@@ -50,6 +54,10 @@ def load_model(directory: ModelDirectory, config: EngineConfig) -> LockstepModel
     as it must be.
     """
     device = choose_device(config.device)
+    if device.type == "cpu":
+        refuse_cuda_options(config, "one on a CPU")
+    elif device.index is not None:
+        torch.cuda.set_device(device)  # also for kernels that go where the thread is
     _choose_threads(directory, config, device)
     lm_config, mimi_config = directory.lm_config, directory.mimi_config
     if lm_config.card != mimi_config.quantizer.bins:
@@ -62,22 +70,23 @@ def load_model(directory: ModelDirectory, config: EngineConfig) -> LockstepModel
     dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
     check_weights(directory.lm, dtype, device)
     prompter = _prompter(directory, config, mimi, tokenizer, device)
-    slots = config.slots or directory.slots or SLOTS
+    slots = _slots(directory, config, device)
     if device.type == "cuda":
         from engine.cuda.model import CudaModel
-        from engine.cuda.options import CudaOptions
         from engine.cuda.weights import pack
 
+        options = cuda_options(directory, config)
+        loaded = load_weights(directory.lm, lm_config, device=device, dtype=dtype)
         return CudaModel(
             directory.name,
             lm_config,
-            pack(lm_config, load_weights(directory.lm, lm_config, device=device, dtype=dtype)),
+            pack(lm_config, loaded, fp8=options.weights == "fp8"),
             mimi,
             tokenizer,
             prompter,
             sampling=directory.sampling,
             slots=slots,
-            options=CudaOptions(fixed=config.step_mode == "fixed"),
+            options=options,
             about=directory.about,
             examples=directory.examples,
             prefix_cache_bytes=config.prefix_cache_bytes,
@@ -97,6 +106,29 @@ def load_model(directory: ModelDirectory, config: EngineConfig) -> LockstepModel
         prefix_cache_bytes=config.prefix_cache_bytes,
         seed=config.seed,
     )
+
+
+def cuda_options(directory: ModelDirectory, config: EngineConfig) -> CudaOptions:
+    """What the operator has chosen of the engine on a GPU, else what is known to be good: bf16 is
+    what models are published in. Raises EngineError for a longer context than the model's.
+    """
+    most = directory.lm_config.context
+    if config.context is not None and not 1 <= config.context <= most:
+        raise EngineError(f"context: {directory.name} remembers 1 to {most} frames")
+    return CudaOptions(
+        context=config.context,
+        kv=config.kv or "bf16",
+        weights=config.weights or "bf16",
+        fixed=config.step_mode == "fixed",
+    )
+
+
+def _slots(directory: ModelDirectory, config: EngineConfig, device: torch.device) -> int | None:
+    """As many as were said; None for as many as fit, which is a GPU's default."""
+    if config.slots == "auto":
+        return None
+    default = None if device.type == "cuda" else SLOTS
+    return config.slots or directory.slots or default
 
 
 def _choose_threads(directory: ModelDirectory, config: EngineConfig, device: torch.device) -> None:

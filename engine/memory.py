@@ -5,12 +5,18 @@ from __future__ import annotations
 import os
 from math import prod
 from pathlib import Path
+from typing import Final
 
 import torch
 from safetensors import SafetensorError, safe_open
 
 from engine.api import EngineError
+from engine.capacity import MAX_SLOTS
 
+_CPU_SLOTS: Final = 64
+"""No CPU steps more in time."""
+_SPARE: Final = 0.1
+"""Of what is free: for what steps need beside the slots."""
 _MEMINFO = Path("/proc/meminfo")
 _CGROUP = Path("/sys/fs/cgroup")
 
@@ -58,6 +64,15 @@ def check_slots(slots: int, slot_bytes: int, device: torch.device) -> None:
             f"{slots} slots need {_size(need)} on {device} ({_size(slot_bytes)} each), but "
             f"{_size(free)} is free: at most {free // slot_bytes} fit"
         )
+
+
+def slots_that_fit(slot_bytes: int, device: torch.device, *, reserve: int = 0) -> int:
+    """As many slots as the free memory has room for, less `reserve` bytes and a spare part.
+
+    One at least: whether that fits, `check_slots` says.
+    """
+    room = int((free_bytes(device) - reserve) * (1 - _SPARE)) // slot_bytes
+    return max(1, min(room, _CPU_SLOTS if device.type == "cpu" else MAX_SLOTS))
 
 
 def _size(count: int) -> str:

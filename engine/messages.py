@@ -15,6 +15,7 @@ from engine.api import (
     Lease,
     NoFreeSlot,
     OpenParams,
+    Overloaded,
     StepOutput,
 )
 from engine.stages.messages import AbortJob, Grant, JobEnded, JobFailed, Produced, StartJob
@@ -61,7 +62,7 @@ class Refused(msgspec.Struct, frozen=True, tag=True):
     """An open has failed, and why."""
 
     lease: int
-    reason: Literal["no_free_slot", "bad_params", "failed"]
+    reason: Literal["no_free_slot", "overloaded", "bad_params", "failed"]
     message: str
     field: str = ""
 
@@ -69,6 +70,8 @@ class Refused(msgspec.Struct, frozen=True, tag=True):
     def by(cls, lease: int, error: Exception) -> Refused:
         """Makes an exception sendable."""
         match error:
+            case Overloaded():
+                return cls(lease, "overloaded", str(error))
             case NoFreeSlot():
                 return cls(lease, "no_free_slot", str(error))
             case BadParams():
@@ -81,6 +84,8 @@ class Refused(msgspec.Struct, frozen=True, tag=True):
         match self.reason:
             case "no_free_slot":
                 return NoFreeSlot(self.message)
+            case "overloaded":
+                return Overloaded(self.message)
             case "bad_params":
                 return BadParams(self.field, self.message)
             case "failed":

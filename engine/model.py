@@ -19,6 +19,12 @@ class ModelSpec(msgspec.Struct, frozen=True, kw_only=True):
     startup_frames: int
     slots: int = 0
     """Rows the model was built with: what the engine leases. 0 leaves it to the engine's config."""
+    slots_by_memory: bool = False
+    """`slots` is what the memory has room for: the engine leases as many as it can step in time."""
+    context: int = 0
+    """Frames that a row remembers; its steps take no longer after so many. 0: steps don't depend
+    on what was before.
+    """
     voices: tuple[str, ...] = ()
     default_voice: str | None = None
     persona: bool = False
@@ -51,6 +57,15 @@ class PrefixStats(msgspec.Struct, frozen=True):
     misses: int = 0
 
 
+class Room(msgspec.Struct, frozen=True):
+    """The memory that a model's rows share. Without any, each row has its own from the start."""
+
+    enough: bool = True
+    """For one more session."""
+    pages: int = 0
+    free_pages: int = 0
+
+
 class LockstepModel(Protocol):
     """A model whose sessions are rows of one batch.
 
@@ -81,6 +96,16 @@ class LockstepModel(Protocol):
 
     def reset(self, rows: Sequence[int]) -> None:
         """Makes the rows as new."""
+        ...
+
+    def age(self, row: int, frames: int) -> None:
+        """Puts a fresh row, for measuring, where a session would be that has heard and said
+        `frames` frames. What it then remembers is undefined; `reset` follows.
+        """
+        ...
+
+    def room(self) -> Room:
+        """What is left of the shared memory. Cheap: no model work."""
         ...
 
     def prefix_stats(self) -> PrefixStats:

@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Final
 
 from engine.api import EngineConfig, EngineError
+from engine.capacity import MAX_SLOTS
+from engine.devices import refuse_cuda_options
 from engine.model import LockstepModel
 
 ECHO_SLOTS: Final = 64
@@ -28,12 +30,15 @@ def build_model(config: EngineConfig) -> LockstepModel:
     """
     if config.step_mode not in STEP_MODES:
         raise EngineError(f"no step mode {config.step_mode!r}: choose {' or '.join(STEP_MODES)}")
-    if config.slots is not None and config.slots < 1:
+    if isinstance(config.slots, int) and config.slots < 1:
         raise EngineError(f"slots must be at least 1, not {config.slots}")
     if config.model in ("echo", "echo-video"):
         from engine.echo import EchoModel, EchoVideoModel
 
+        refuse_cuda_options(config, "an echo")
         kind = EchoModel if config.model == "echo" else EchoVideoModel
+        if config.slots == "auto":
+            return kind(MAX_SLOTS, config.delay_frames, slots_by_memory=True)
         return kind(config.slots or ECHO_SLOTS, config.delay_frames)
     if config.delay_frames:
         raise EngineError("delay_frames is for the echoes only")

@@ -13,9 +13,9 @@ from torch import Tensor
 from engine.api import OpenParams, Pcm
 from engine.lm.model import RQTransformer
 from engine.lm.prefix import PrefixCache
-from engine.memory import check_slots
+from engine.memory import check_slots, slots_that_fit
 from engine.mimi.codec import Mimi
-from engine.model import ModelSpec, PrefixStats, StepResult
+from engine.model import ModelSpec, PrefixStats, Room, StepResult
 from engine.params import MAX_SEED, check_no_prompt, check_sampling, sampling_of
 from engine.prompter import Prompter
 from engine.rows import Rows
@@ -45,14 +45,14 @@ class RQModel:
         prompter: Prompter | None,
         *,
         sampling: Sampling,
-        slots: int,
+        slots: int | None,
         about: str = "",
         examples: tuple[str, ...] = (),
         step_mode: str = "ready",
         prefix_cache_bytes: int = 0,
         seed: int | None = None,
     ) -> None:
-        """prompter: None for a model that takes no prompts.
+        """prompter: None for a model that takes no prompts. slots: None for as many as fit.
 
         sampling: for sessions that name none. seed: base of the seeds that are drawn for them.
         Raises EngineError, which says how many fit, if there isn't the memory for `slots`.
@@ -65,6 +65,9 @@ class RQModel:
         self._prefixes = PrefixCache(prefix_cache_bytes)
         self._seeds = random.Random(seed)
         slot_bytes = lm.state(1).nbytes + mimi.state(1).nbytes
+        by_memory = slots is None
+        if slots is None:
+            slots = slots_that_fit(slot_bytes, lm.device, reserve=prefix_cache_bytes)
         check_slots(slots, slot_bytes, lm.device)
         self._lm_state = lm.state(slots)
         self._mimi_state = mimi.state(slots)
@@ -76,6 +79,8 @@ class RQModel:
             # The calls of a prompt, of which there are always some, are the model's start-up.
             startup_frames=lm.config.max_delay if prompter is None else 0,
             slots=slots,
+            slots_by_memory=by_memory,
+            context=lm.config.context,
             about=about,
             examples=examples,
             voices=() if prompter is None else prompter.voices.names,
@@ -155,6 +160,15 @@ class RQModel:
         self._mimi_state.reset(rows)
         for row in rows:
             self._text[row].reset()
+
+    @torch.inference_mode()
+    def age(self, row: int, frames: int) -> None:
+        """Puts a fresh row where a session would be after `frames` frames, as for measuring."""
+        self._lm_state.begin(self._rows([row]), frames, self._lm_state.grid.initial)
+
+    def room(self) -> Room:
+        """Rows share nothing."""
+        return Room()
 
     def prefix_stats(self) -> PrefixStats:
         """The use of what is kept of prompts."""

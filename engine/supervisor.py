@@ -7,6 +7,7 @@ import itertools
 import logging
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import msgspec
@@ -41,9 +42,12 @@ from engine.stages.config import PipelineConfig
 from engine.stages.messages import JobCommand, JobEnded, JobFailed, Produced, StartJob
 from engine.stages.service import StageService
 from engine.stages.values import ChatRequest
-from engine.stream import StepStream
+from engine.stream import StepStream, read
 
 logger = logging.getLogger(__name__)
+
+_STEP_S_WEIGHT = 0.1
+"""Of the newest step in the mean."""
 
 
 class Link(Protocol):
@@ -82,6 +86,19 @@ frames are ready. Raises EngineError if it can't.
 """
 
 
+@dataclass(frozen=True, slots=True)
+class Place:
+    """An engine's place among several that are used as one."""
+
+    changed: asyncio.Event
+    """Set when any of them has made a step."""
+    name: str
+    """In the log and in the metrics."""
+    index: int
+    count: int
+    """A lease's id leaves the remainder `index` when divided by `count`."""
+
+
 class SupervisedEngine:
     """Implements `engine.api.Engine` over any way to run an engine.
 
@@ -89,9 +106,23 @@ class SupervisedEngine:
     """
 
     def __init__(
-        self, launch: Launch, backoff: Backoff, chat: PipelineConfig | None = None
+        self,
+        launch: Launch,
+        backoff: Backoff,
+        chat: PipelineConfig | None = None,
+        place: Place | None = None,
     ) -> None:
-        """`chat`: the stages that answer requests. Raises PipelineError."""
+        """`chat`: the stages that answer requests. `place`: None if it is the only engine. Raises
+        PipelineError.
+        """
+        place = place or Place(asyncio.Event(), "", 0, 1)
+        self.name = place.name
+        self.stream = StepStream(place.changed)
+        """Its steps."""
+        self.step_s = 0.0
+        """Of late, in the mean."""
+        self.restarts = 0
+        self._changed = place.changed
         self.gate = Gate()
         """Closed while frames are ready."""
         self._stages = StageService(chat, self._tell, self.gate)
@@ -99,16 +130,14 @@ class SupervisedEngine:
         self._backoff = backoff
         self._link: Link | None = None
         self._spec: EngineSpec | None = None
-        self._ids = itertools.count()
+        self._ids = itertools.count(place.index, place.count)
         self._leases: set[int] = set()
         self._opens: dict[int, asyncio.Future[Lease]] = {}
         self._questions: dict[int, asyncio.Future[EngineStats]] = {}
-        self._stream = StepStream()
         self._starting: asyncio.Task[None] | None = None
         self._stopped = False
         self._alive_since = 0.0
         self._failures = 0
-        self._restarts = 0
         self._stale = 0
 
     @property
@@ -122,6 +151,11 @@ class SupervisedEngine:
     def ready(self) -> bool:
         """True while sessions can be opened."""
         return self._link is not None and not self._stopped
+
+    @property
+    def held(self) -> int:
+        """Leases of this owner, and those that are being opened."""
+        return len(self._leases) + len(self._opens)
 
     async def start(self) -> None:
         """Loads the model. Raises EngineError with the model's own words if it can't."""
@@ -150,7 +184,7 @@ class SupervisedEngine:
         if self._link is not None:
             await self._link.stop()
         self.gate.close()
-        self._stream.end()
+        self.stream.end()
 
     async def open(self, params: OpenParams) -> Lease:
         """Takes a slot and prefills it; returns when it is live.
@@ -191,7 +225,7 @@ class SupervisedEngine:
         Raises EngineLost once when the engine dies; a new call goes on with its successor. Ends
         at `stop`.
         """
-        return self._stream.read()
+        return read((self.stream,), self._changed)
 
     async def close(self, lease: Lease) -> None:
         """Gives the slot back. Idempotent; frames that wait are dropped."""
@@ -220,10 +254,15 @@ class SupervisedEngine:
             self._questions.pop(request, None)
         return msgspec.structs.replace(
             stats,
+            device=self.name or stats.device,
             stale_frames=stats.stale_frames + self._stale,
-            restarts=self._restarts,
+            restarts=self.restarts,
             stages=stats.stages + self._stages.stats,
         )
+
+    @property
+    def _title(self) -> str:
+        return f"the engine on {self.name}" if self.name else "the engine"
 
     def _tell(self, command: JobCommand) -> None:
         if isinstance(command, StartJob):
@@ -233,10 +272,10 @@ class SupervisedEngine:
 
     def _running(self) -> Link:
         if self._stopped:
-            raise EngineUnavailable("the engine has stopped")
+            raise EngineUnavailable(f"{self._title} has stopped")
         if self._link is None:
             words = "is starting again" if self._spec else "hasn't started yet"
-            raise EngineUnavailable(f"the engine {words}")
+            raise EngineUnavailable(f"{self._title} {words}")
         return self._link
 
     def _take(self, event: Event) -> None:
@@ -247,9 +286,11 @@ class SupervisedEngine:
                     if not output.error:
                         break
                     self._leases.discard(output.lease)
-                self._stream.put(outputs)
+                if (timings := outputs[0].timings).rows:
+                    self.step_s += _STEP_S_WEIGHT * (timings.step_s - self.step_s)
+                self.stream.put(outputs)
                 limit = 2 * self.spec.slots * self.spec.max_in_flight
-                if self._stream.waiting > limit and self._link is not None:
+                if self.stream.waiting > limit and self._link is not None:
                     self._link.abort(f"nobody reads its steps: over {limit} outputs wait")
             case Live(lease=lease):
                 if (opened := self._opens.get(lease.id)) is not None and not opened.done():
@@ -276,11 +317,12 @@ class SupervisedEngine:
         self.gate.closed = False
         if self._stopped:
             return
-        logger.error("the engine is lost: %s", lost.result())
-        error = EngineLost(f"the engine is lost: {lost.result()}")
+        words = f"{self._title} is lost: {lost.result()}"
+        logger.error("%s", words)
+        error = EngineLost(words, self._leases)
         self._stages.lose_engine(error)
-        self._give_up(error)
-        self._stream.lose(error)
+        self._give_up(EngineLost(words))
+        self.stream.lose(error)
         if time.monotonic() - self._alive_since >= self._backoff.longest_s:
             self._failures = 0
         self._starting = asyncio.create_task(self._restart())
@@ -296,12 +338,12 @@ class SupervisedEngine:
         while True:
             delay = self._backoff.delay_s(self._failures)
             self._failures += 1
-            logger.info("the engine starts again in %.2f s", delay)
+            logger.info("%s starts again in %.2f s", self._title, delay)
             await asyncio.sleep(delay)
             try:
                 await self._begin()
             except EngineError as error:
-                logger.error("the engine can't start again: %s", error)
+                logger.error("%s can't start again: %s", self._title, error)
             else:
-                self._restarts += 1
+                self.restarts += 1
                 return

@@ -22,15 +22,14 @@ from collections.abc import Sequence
 import msgspec
 
 from engine.api import EngineConfig, EngineError
+from engine.build import build_core
 from engine.channel import Failed, Loaded, pack
-from engine.core import EngineCore
 from engine.gate import Gate
 from engine.messages import in_words
 from engine.owners import Owners
 from engine.port import OwnerPort
 from engine.registry import build_model
 from engine.serve import Port, serve
-from engine.stages.kinds import build_stages
 
 logger = logging.getLogger(__name__)
 
@@ -42,13 +41,7 @@ def _run(
     listener: socket.socket | None,
     config: EngineConfig,
 ) -> None:
-    core = EngineCore(
-        build_model(config),
-        config.slots,
-        max_in_flight=config.max_in_flight,
-        step_mode=config.step_mode,
-        stages=build_stages(config.chat),
-    )
+    core = build_core(build_model(config), config)
     port: Port
     if listener is None:
         port = OwnerPort(channel, memory, core.spec)

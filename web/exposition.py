@@ -4,7 +4,7 @@ live (the engine's own gauges, the runtime's counters, the sockets' counters).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from itertools import chain
 
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, ProcessCollector
@@ -85,12 +85,41 @@ def _engine(stats: EngineStats) -> Iterator[Metric]:
     yield _counter("engine_steps", "Steps of the model.", stats.steps)
     yield _counter("engine_frames", "Frames stepped.", stats.frames)
     yield _counter("engine_stale_frames", "Frames of leases that had ended.", stats.stale_frames)
-    yield _counter("engine_restarts", "Times the engine was started again.", stats.restarts)
+    yield _counter("engine_restarts", "Times an engine was started again.", stats.restarts)
     yield _gauge("prefix_cache_bytes", "Prefilled prompts kept.", stats.prefix_cache_bytes)
     results = {"hit": stats.prefix_cache_hits, "miss": stats.prefix_cache_misses}
     yield _labelled(
         CounterMetricFamily, "prefix_cache_lookups", "Prompts looked up.", "result", results
     )
+    yield from _devices(stats.engines or (stats,))
+
+
+def _devices(engines: tuple[EngineStats, ...]) -> Iterator[Metric]:
+    """Of each engine, whose device is the label; what is not known of one is absent."""
+
+    def each(
+        family: type[GaugeMetricFamily] | type[CounterMetricFamily],
+        name: str,
+        text: str,
+        value: Callable[[EngineStats], float | None],
+    ) -> Metric:
+        known = {stats.device: value(stats) for stats in engines if stats.up or name == "up"}
+        values = {device: number for device, number in known.items() if number is not None}
+        return _labelled(family, f"device_{name}", text, "device", values)
+
+    gauge, counter = GaugeMetricFamily, CounterMetricFamily
+    yield each(gauge, "up", "1 while the engine answers.", lambda e: e.up)
+    yield each(gauge, "slots_max", "Slots of the engine.", lambda e: e.slots)
+    yield each(gauge, "slots_used", "Those not free.", lambda e: e.slots - e.free)
+    yield each(counter, "steps", "Steps of the model.", lambda e: e.steps)
+    yield each(counter, "frames", "Frames stepped.", lambda e: e.frames)
+    yield each(counter, "step_seconds", "Time spent in steps.", lambda e: e.step_seconds)
+    yield each(gauge, "utilisation", "Part of the time in steps.", lambda e: e.utilisation)
+    yield each(
+        gauge, "latency_seconds", "Frames' predicted with one session more.", lambda e: e.latency_s
+    )
+    yield each(gauge, "pages", "Memory that slots share, in pages.", lambda e: e.pages or None)
+    yield each(gauge, "pages_free", "Those free.", lambda e: e.free_pages if e.pages else None)
 
 
 def _runtime(metrics: Metrics) -> Iterator[Metric]:

@@ -23,8 +23,7 @@ from uvloop import new_event_loop
 import duplex
 from duplex.config import ServeConfig
 from duplex.runtime import Runtime
-from engine.attached import AttachedEngine
-from web.workers.messages import ENGINE
+from engine.fleet import attached_engine
 from web.workers.worker_server import WorkerServer
 
 _STDERR = 2
@@ -66,7 +65,7 @@ def main(arguments: Sequence[str]) -> None:
 
 async def _serve(config: ServeConfig, line: int, folder: Path, home: str) -> None:
     runtime = Runtime(
-        AttachedEngine(str(folder / ENGINE)),
+        attached_engine(config.engine(), folder),
         resume_grace_s=config.resume_grace_s,
         token_prefix=f"{home}.",
     )

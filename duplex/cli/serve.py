@@ -45,8 +45,12 @@ def serve(
         Path | None, typer.Option(help="A YAML file of settings; see docs/configuration.md.")
     ] = None,
     max_sessions: Annotated[
-        int | None,
-        typer.Option(help="Conversations at a time: the slots.", show_default="the model's own"),
+        str | None,
+        typer.Option(
+            metavar="N | auto",
+            help="Conversations at a time; auto: as many as memory and the steps' time allow.",
+            show_default="the model's own",
+        ),
     ] = None,
     host: Annotated[
         str | None,
@@ -65,6 +69,26 @@ def serve(
     device: Annotated[
         Literal["auto", "cpu", "cuda"] | None,
         typer.Option(help="Where the model runs.", show_default="auto"),
+    ] = None,
+    devices: Annotated[
+        str | None,
+        typer.Option(
+            metavar="INDEX,INDEX,…", help="GPUs, with an engine on each; callers are spread."
+        ),
+    ] = None,
+    context: Annotated[
+        int | None,
+        typer.Option(
+            metavar="FRAMES", help="GPU: how much a session remembers.", show_default="the model's"
+        ),
+    ] = None,
+    kv: Annotated[
+        Literal["bf16", "fp8"] | None,
+        typer.Option(help="GPU: keys and values. fp8: twice the sessions.", show_default="bf16"),
+    ] = None,
+    weights: Annotated[
+        Literal["bf16", "fp8"] | None,
+        typer.Option(help="GPU: the large transformer's weights.", show_default="bf16"),
     ] = None,
     step_mode: Annotated[
         Literal["ready", "fixed"] | None,
@@ -130,6 +154,10 @@ def serve(
         "port": port,
         "media_workers": media_workers,
         "device": device,
+        "devices": devices,
+        "context": context,
+        "kv": kv,
+        "weights": weights,
         "step_mode": step_mode,
         "delay_frames": delay_frames,
         "api_keys": api_key,
@@ -175,42 +203,36 @@ def _run_server(config: ServeConfig) -> None:
 async def _serve_alone(config: ServeConfig) -> None:
     """This process carries the callers."""
     from duplex.runtime import Runtime
-    from engine.child import ChildEngine
+    from engine.fleet import build_engine
     from web.server import Orders, Server, serve
 
-    runtime = Runtime(ChildEngine(config.engine()), resume_grace_s=config.resume_grace_s)
+    runtime = Runtime(build_engine(config.engine()), resume_grace_s=config.resume_grace_s)
     server = Server(config, runtime)
     await serve(server, Orders.by_signal(), lambda: _announce(server))
 
 
 async def _serve_with_workers(config: ServeConfig) -> None:
     """Others do, and this one is their hub."""
-    import socket
-    import tempfile
+    from tempfile import TemporaryDirectory
 
     from duplex.cli.media_worker import start
     from duplex.runtime import Runtime
-    from engine.child import ChildEngine
+    from engine.fleet import listening_engine
     from web.server import Orders, serve
     from web.tls import with_files
     from web.workers.hub_server import HubServer
-    from web.workers.messages import ENGINE
 
-    with (
-        tempfile.TemporaryDirectory(prefix="duplex-") as name,
-        socket.socket(socket.AF_UNIX) as listener,
-    ):
+    with TemporaryDirectory(prefix="duplex-") as name:
         folder = Path(name)
-        listener.bind(str(folder / ENGINE))
-        listener.listen()
         config = with_files(config, folder)
-        server = HubServer(
-            config,
-            Runtime(ChildEngine(config.engine(), listener=listener)),
-            folder,
-            lambda line, home: start(config, folder, line, home),
-        )
-        await serve(server, Orders.by_signal(), lambda: _announce(server))
+        with listening_engine(config.engine(), folder) as engine:
+            server = HubServer(
+                config,
+                Runtime(engine),
+                folder,
+                lambda line, home: start(config, folder, line, home),
+            )
+            await serve(server, Orders.by_signal(), lambda: _announce(server))
 
 
 def _allow_descriptors(count: int) -> None:
@@ -237,7 +259,7 @@ def _announce(server: Server) -> None:
         "model": f"{spec.model} on {spec.device}, step mode {spec.step_mode}",
         "memory": f"{decimal(spec.weight_bytes)} of weights, {decimal(spec.slot_bytes)} a slot, "
         f"{decimal(spec.weight_bytes + spec.slots * spec.slot_bytes)} in all",
-        "slots": str(spec.slots),
+        "slots": spec.capacity or str(spec.slots),
         "page": f"{server.address}/",
         "callers": f"{server.address.replace('http', 'ws', 1)}/v1/realtime?duplex=1",
     }

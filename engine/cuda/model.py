@@ -27,9 +27,9 @@ from engine.cuda.paged import PagedLM
 from engine.cuda.pages import PAGE
 from engine.cuda.weights import CudaWeights
 from engine.lm.config import LMConfig
-from engine.memory import free_bytes
+from engine.memory import free_bytes, slots_that_fit
 from engine.mimi.codec import Mimi
-from engine.model import ModelSpec, PrefixStats, StepResult
+from engine.model import ModelSpec, PrefixStats, Room, StepResult
 from engine.params import MAX_SEED, check_no_prompt, check_sampling, sampling_of
 from engine.prompter import Prompter
 from engine.sampling import Sampling
@@ -53,7 +53,7 @@ class CudaModel:
         prompter: Prompter | None,
         *,
         sampling: Sampling,
-        slots: int,
+        slots: int | None,
         options: CudaOptions = _DEFAULTS,
         about: str = "",
         examples: tuple[str, ...] = (),
@@ -61,7 +61,7 @@ class CudaModel:
         seed: int | None = None,
     ) -> None:
         """weights: of `pack`, in FP8 if the options say so. prompter: None for a model that takes
-        no prompts. sampling: for sessions that name none.
+        no prompts. sampling: for sessions that name none. slots: None for as many as fit.
 
         Raises EngineError, which says how many slots fit, if there isn't the memory for `slots`.
         """
@@ -72,6 +72,14 @@ class CudaModel:
         dtype = weights.embedding.dtype
         kv = torch.float8_e4m3fn if options.kv == "fp8" else dtype
         device = weights.embedding.device
+        page_bytes = CudaLM.page_bytes(config, kv)
+        by_memory = slots is None
+        if slots is None:
+            slots = slots_that_fit(
+                places * page_bytes + mimi.state(1).nbytes,
+                device,
+                reserve=_SPARE_BYTES + prefix_cache_bytes,
+            )
         self._mimi = CudaMimi(
             mimi,
             slots + 1,
@@ -79,7 +87,6 @@ class CudaModel:
             dtype=torch.float16 if dtype.itemsize == 2 else dtype,
             fixed=options.fixed,
         )
-        page_bytes = CudaLM.page_bytes(config, kv)
         pages = self._pages(slots, places, page_bytes, prefix_cache_bytes, device)
         self.lm = CudaLM(
             config,
@@ -111,6 +118,8 @@ class CudaModel:
             frame_size=mimi.frame_size,
             startup_frames=config.max_delay if prompter is None else 0,
             slots=slots,
+            slots_by_memory=by_memory,
+            context=context,
             about=about,
             examples=examples,
             voices=() if prompter is None else prompter.voices.names,
@@ -240,6 +249,14 @@ class CudaModel:
                 taken = sorted(a.elapsed_time(b) for a, b in pairwise(marks))
                 times[name] = taken[repeats // 2]
         return times
+
+    def room(self) -> Room:
+        """Of the pool of pages, which every session's whole ring fits."""
+        return Room(
+            enough=self.free_pages >= self.lm.places,
+            pages=len(self.paged.pool),
+            free_pages=self.free_pages,
+        )
 
     def prefix_stats(self) -> PrefixStats:
         """The use of what is kept of prompts."""

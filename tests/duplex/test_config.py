@@ -67,8 +67,18 @@ def test_sizes_may_have_units(tmp_path):
         ({}, {"DUPLEX_MAX_SESION": "1"}, "", "did you mean max_sessions?"),
         ({}, {}, "max-sessions: 2", "unknown setting; did you mean max_sessions?"),
         ({}, {}, "zzz: 2", "zzz: unknown setting"),
-        ({}, {}, "max_sessions: many", "max_sessions:"),
-        ({}, {}, "max_sessions: 0", "max_sessions:"),
+        ({}, {}, "max_sessions: many", "max_sessions: expected a number from 1 to 4096, or auto"),
+        ({}, {}, "max_sessions: 0", "max_sessions: expected"),
+        ({"max_sessions": "4097"}, {}, "", "--max-sessions: expected"),
+        ({}, {}, "max_sessions: true", "max_sessions: expected"),
+        ({"devices": "0,x"}, {}, "", "--devices: 'x' is neither the index of a GPU nor cpu"),
+        ({"devices": ""}, {}, "", "--devices: '' is neither"),
+        ({}, {"DUPLEX_DEVICES": "1,1"}, "", "DUPLEX_DEVICES: a GPU is named twice"),
+        ({}, {}, "devices: [0, -1]", "devices: '-1' is neither"),
+        ({"device": "cuda"}, {}, "devices: [0, 1]", "devices: device is set, too"),
+        ({"max_sessions": "1"}, {}, "devices: [0, 1]", "2 engines can't share max_sessions: 1"),
+        ({"kv": "int4"}, {}, "", "--kv: Input should be 'bf16' or 'fp8'"),
+        ({"context": 0}, {}, "", "--context: "),
         ({}, {}, "port: 1\nport: 2", "'port' is set twice"),
         ({}, {}, "- port", "expected settings"),
         ({}, {}, "port: [", "not valid YAML"),
@@ -119,6 +129,21 @@ def test_every_error_is_told_at_once(tmp_path):
 def test_a_missing_file_is_named(tmp_path):
     with pytest.raises(ConfigError, match=r"nothing\.yaml: can't be read"):
         load(file=tmp_path / "nothing.yaml")
+
+
+def test_sessions_are_a_number_or_auto(tmp_path):
+    assert load().engine().slots is None
+    assert load(DUPLEX_MAX_SESSIONS="auto").engine().slots == "auto"
+    assert load({"max_sessions": "7"}).engine().slots == 7
+    assert load(file=write(tmp_path / "c.yaml", "max_sessions: auto")).max_sessions == "auto"
+
+
+def test_devices_are_gpus_or_the_cpu(tmp_path):
+    assert load().devices == ()
+    assert load({"devices": "0,1"}).engine().devices == ("cuda:0", "cuda:1")
+    assert load(DUPLEX_DEVICES=" cpu, cpu ").devices == ("cpu", "cpu")
+    assert load(file=write(tmp_path / "c.yaml", "devices: [0, 3]")).devices == ("cuda:0", "cuda:3")
+    assert load(file=write(tmp_path / "d.yaml", "devices: 2")).devices == ("cuda:2",)
 
 
 def test_tls_is_one_word_or_two_files(tmp_path):
@@ -201,11 +226,18 @@ def test_the_engine_is_told_its_part():
         voices_dir=Path("/voices"),
         delay_frames=1,
         prefix_cache_bytes=5,
+        context=750,
+        kv="fp8",
+        weights="fp8",
     )
     assert config.engine() == EngineConfig(
         model="tiny",
         slots=3,
         device="cpu",
+        admission="measured",
+        context=750,
+        kv="fp8",
+        weights="fp8",
         step_mode="fixed",
         threads=2,
         voices_dir="/voices",

@@ -5,14 +5,18 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
 from engine import memory
-from engine.api import EngineConfig, EngineError
+from engine.api import EngineConfig, EngineError, OpenParams
+from engine.build import build_core
+from engine.cuda.options import CudaOptions
 from engine.directory import read_directory
-from engine.load import choose_device, load_model
+from engine.load import choose_device, cuda_options, load_model
+from engine.registry import build_model
 from engine.rq import RQModel
 
 
@@ -98,10 +102,64 @@ def test_codes_of_a_prompt_must_fit(tiny_copy: Path) -> None:
         load(tiny_copy)
 
 
+def test_settings_of_a_gpu_are_refused_on_a_cpu(tiny: Path) -> None:
+    for option in ({"kv": "fp8"}, {"weights": "bf16"}, {"context": 100}):
+        (name, value), *_ = option.items()
+        with pytest.raises(EngineError, match=f"{name} {value}: only models on CUDA can be told"):
+            load(tiny, **option)
+        with pytest.raises(EngineError, match="not an echo"):
+            build_model(EngineConfig(model="echo", **option))
+
+
+def test_settings_of_a_gpu(tiny: Path) -> None:
+    directory = read_directory(tiny)
+    assert cuda_options(directory, EngineConfig(model="")) == CudaOptions()
+    told = EngineConfig(model="", kv="fp8", weights="fp8", context=10, step_mode="fixed")
+    options = CudaOptions(kv="fp8", weights="fp8", context=10, fixed=True)
+    assert cuda_options(directory, told) == options
+    most = directory.lm_config.context
+    with pytest.raises(EngineError, match=f"remembers 1 to {most} frames"):
+        cuda_options(directory, EngineConfig(model="", context=most + 1))
+
+
+def test_auto_takes_as_many_rows_as_fit_and_leases_those_it_can_step(tiny: Path) -> None:
+    config = EngineConfig(model=str(tiny), device="cpu", slots="auto")
+    model = build_model(config)
+    spec = model.spec
+    assert spec.slots_by_memory
+    assert spec.slots > 1
+    core = build_core(model, config)
+    assert 1 <= core.spec.slots <= spec.slots
+    noun = "session" if core.spec.slots == 1 else "sessions"
+    allowed = f"{core.spec.slots} {noun}: memory allows {spec.slots}, step time"
+    assert core.spec.capacity.startswith(allowed)
+    stats = core.stats()
+    assert (stats.free, stats.steps, stats.latency_s) == (core.spec.slots, 0, None)
+
+
+def test_an_aged_row_steps_as_an_old_one_and_is_new_after_a_reset(tiny: Path) -> None:
+    model = load(tiny, seed=1)
+    greedy = OpenParams(text_temperature=0, audio_temperature=0)
+    pcm = np.random.default_rng(0).normal(0, 0.1, (1, model.spec.frame_size)).astype(np.float32)
+
+    def answers() -> list[bytes]:
+        for _ in model.prefill(0, greedy):
+            pass
+        found = [model.step([0], pcm).pcm.tobytes() for _ in range(4)]
+        model.reset([0])
+        return found
+
+    new = answers()
+    model.age(0, model.spec.context)
+    assert model.step([0], pcm).heard == [True]
+    model.reset([0])
+    assert answers() == new
+
+
 def test_devices() -> None:
     assert choose_device("cpu") == torch.device("cpu")
     assert choose_device("auto").type == ("cuda" if torch.cuda.is_available() else "cpu")
-    with pytest.raises(EngineError, match="no device 'tpu': choose auto, cpu or cuda"):
+    with pytest.raises(EngineError, match="no device 'tpu': choose auto, cpu, cuda or cuda:INDEX"):
         choose_device("tpu")
 
 

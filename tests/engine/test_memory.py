@@ -11,7 +11,8 @@ from safetensors.torch import save_file
 
 from engine import memory
 from engine.api import EngineError
-from engine.memory import check_slots, check_weights, free_bytes
+from engine.capacity import MAX_SLOTS
+from engine.memory import check_slots, check_weights, free_bytes, slots_that_fit
 
 CPU = torch.device("cpu")
 
@@ -48,3 +49,12 @@ def test_weights_must_fit_in_the_type_they_are_loaded_in(
     check_weights(path, torch.bfloat16, CPU)
     with pytest.raises(EngineError, match=r"safetensors: torch.float32 .* 0.01 MB is free"):
         check_weights(path, torch.float32, CPU)
+
+
+def test_as_many_slots_as_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory, "free_bytes", lambda device: 10_000)
+    assert slots_that_fit(1_000, CPU) == 9
+    assert slots_that_fit(1_000, CPU, reserve=5_000) == 4
+    assert slots_that_fit(1_000, CPU, reserve=50_000) == 1
+    assert slots_that_fit(1, CPU) == 64
+    assert slots_that_fit(1, torch.device("cuda")) == MAX_SLOTS

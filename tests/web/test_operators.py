@@ -1,9 +1,15 @@
 import os
+import signal
 
 import aiohttp
 from prometheus_client.parser import text_string_to_metric_families
 
 from duplex.version import VERSION
+from engine.api import EngineConfig
+from engine.echo import EchoModel
+from engine.fleet import build_engine
+from engine.inprocess import InProcessEngine
+from engine.model import Room
 
 
 async def get(server, path):
@@ -87,6 +93,55 @@ async def test_metrics_tell_of_a_conversation(start_server, call):
     assert during["process_resident_memory_bytes",] > 0
     assert (after["duplex_slots", "live"], after["duplex_sessions",]) == (0, 0)
     assert after["duplex_sessions_closed_total", "client_close"] == 1
+
+
+async def test_each_device_has_metrics_and_dies_alone(start_server, call):
+    config = EngineConfig(model="echo", devices=("cpu", "cpu"), slots=4, threads=1)
+    fleet = build_engine(config)
+    async with (
+        start_server(engine=fleet, max_sessions=4) as server,
+        call(server) as first,
+        call(server) as second,
+    ):
+        await first.configure()
+        await second.configure()
+        await first.converse(3)
+        await second.converse(4)
+        during = await samples(server)
+        assert during["duplex_slots_max",] == 4
+        for name, each in {"up": 1, "slots_max": 2, "slots_used": 1}.items():
+            for device in ("cpu:0", "cpu:1"):
+                assert during[f"duplex_device_{name}", device] == each
+        frames = [during["duplex_device_frames_total", device] for device in ("cpu:0", "cpu:1")]
+        assert sorted(frames) == [3, 4]
+        assert 0 < during["duplex_device_utilisation", "cpu:0"] <= 1
+        assert during["duplex_device_step_seconds_total", "cpu:1"] > 0
+        assert not any(name.startswith("duplex_device_pages") for name, *_ in during)
+        os.kill(fleet._engines[0].pid, signal.SIGKILL)
+        assert (await first.until("error"))["error"]["code"] == "internal_error"
+        await second.converse(5, seed=1)
+        assert (await get(server, "/ready"))[0] == 200
+        assert (await samples(server))["duplex_engine_losses_total",] == 1
+
+
+async def test_an_overloaded_model_refuses_as_a_full_one_does(start_server, call):
+    class Full(EchoModel):
+        def room(self):
+            return Room(enough=False, pages=9, free_pages=2)
+
+    engine = InProcessEngine(lambda: Full(3), EngineConfig(model="echo"))
+    async with start_server(engine=engine) as server, call(server) as caller:
+        await caller.send("session.update", session={})
+        error = (await caller.until("error"))["error"]
+        assert (error["code"], error["type"]) == ("resource_exhausted", "server_error")
+        assert "can't keep up" in error["message"]
+        assert await caller.close_code() == 1013
+        told = await samples(server)
+        assert told["duplex_sessions_refused_total", "overloaded"] == 1
+        assert (told["duplex_device_pages", "cpu"], told["duplex_device_pages_free", "cpu"]) == (
+            9,
+            2,
+        )
 
 
 async def test_refused_sessions_are_counted_by_reason(start_server, call):

@@ -15,9 +15,6 @@ from web.secrets import Secret
 HUB: Final = "hub"
 """The name of the hub's socket; those of the workers' are their homes."""
 
-ENGINE: Final = "engine"
-"""The name of the engine's socket."""
-
 CLIENT_HEADER: Final = "Duplex-Client"
 """Who sent a request that is passed on, as the worker that let it in knows."""
 
