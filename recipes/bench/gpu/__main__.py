@@ -17,6 +17,7 @@ same sections on a tiny model.
 | `fixed`     | the same bits whoever shares the batch, and what it costs | 2 min a case          |
 | `soak`      | 15,000 steps with joins and leaves; what is given back   | `--seconds` a case     |
 | `two`       | `frame` on two GPUs at once                              | twice `frame`          |
+| `calibrate` | how many sessions `--max-sessions auto` allows           | a minute a case        |
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from pathlib import Path
 
 import torch
 
-from recipes.bench.gpu import fixed, frame, reference, soak, step, two
+from recipes.bench.gpu import calibrate, fixed, frame, reference, soak, step, two
 from recipes.bench.gpu.results import Case, Measured, Run, look_at, table
 
 _FULL_FP8 = ("64:fp8", "128:fp8")
@@ -43,6 +44,7 @@ _CASES = {
     "fixed": ("64:fp8",),
     "soak": ("32:fp8:750",),
     "two": ("128:fp8",),
+    "calibrate": ("0", "0:fp8", "0:fp8:750"),
 }
 _SECONDS = {
     "reference": 15.0,
@@ -52,6 +54,7 @@ _SECONDS = {
     "fixed": 60.0,
     "soak": 400.0,
     "two": 60.0,
+    "calibrate": 0.0,
 }
 
 
@@ -116,6 +119,7 @@ def _section(
         "fixed": fixed.measure,
         "soak": soak.measure,
         "two": two.measure,
+        "calibrate": calibrate.measure,
     }[name]
     return lambda cases, seconds: measure(cases, device, seconds, tiny)
 

@@ -15,7 +15,7 @@ from engine.core import EngineCore
 from engine.model import LockstepModel
 from engine.serve import serve
 from recipes.bench.gpu.callers import PacedCallers, Visit
-from recipes.bench.gpu.models import PROMPT, age, built, persona, remembered, sound
+from recipes.bench.gpu.models import PROMPT, built, persona, remembered, sound
 from recipes.bench.gpu.results import Case, Figures, Measured, allocated_gb, percentiles
 
 CHANGE_S = 2.0
@@ -70,12 +70,12 @@ def _run(
     spare: int,
 ) -> Figures:
     print(f"  {case}, {seconds:.0f} s", flush=True)
-    with built(device, case, tiny=tiny, slots=case.sessions + spare) as model:
+    with built(device, case, tiny=tiny, spare=spare) as model:
         core = EngineCore(model)
         lived = remembered(case, tiny) + 37
 
         def full(row: int) -> None:
-            age(model, row, lived + 5 * row)
+            model.age(row, lived + 5 * row)
 
         callers = PacedCallers(
             case.sessions,

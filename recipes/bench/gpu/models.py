@@ -64,7 +64,7 @@ def persona(positions: int, seed: int) -> str:
 def real_model(
     device: torch.device,
     *,
-    slots: int,
+    slots: int | None,
     context: int | None = None,
     kv: str = "bf16",
     weights: str = "bf16",
@@ -77,7 +77,7 @@ def real_model(
 
     On a CPU it is the plain model in float32, which knows no types of keys, values and weights; in
     Triton's interpreter, the model of kernels in float32.
-    layers: fewer of the temporal transformer's.
+    slots: None for as many as fit. layers: fewer of the temporal transformer's.
     """
     config, codec = _tiny() if tiny else (PERSONAPLEX_7B, MIMI_24KHZ)
     if layers is not None:
@@ -140,12 +140,19 @@ def built(
     *,
     fixed: bool = False,
     tiny: bool = False,
-    slots: int | None = None,
+    spare: int = 0,
+    by_memory: bool = False,
 ) -> Iterator[LockstepModel]:
-    """A case's model, whose memory is free again at the end. slots: None is the sessions'."""
+    """A case's model, whose memory is free again at the end.
+
+    spare: slots beside the sessions'. by_memory: as many slots as fit. Raises ValueError for a case
+    without sessions.
+    """
+    if not case.sessions and not by_memory:
+        raise ValueError(f"{case} has no sessions")
     model = real_model(
         device,
-        slots=case.sessions if slots is None else slots,
+        slots=None if by_memory else case.sessions + spare,
         context=case.context,
         kv=case.kv,
         weights=case.weights,
@@ -171,29 +178,12 @@ def make_live(model: LockstepModel, row: int, params: OpenParams) -> None:
         pass
 
 
-def age(model: LockstepModel, row: int, frames: int) -> bool:
-    """Puts a row where it were had it lived so long. False: the model can't, the row stays young.
-
-    The plain model can't: there, what is measured is a young session.
-    """
-    if not hasattr(model, "age"):
-        return False
-    cast(Any, model).age(row, frames)
-    return True
-
-
 def parts(model: LockstepModel, rows: int) -> Figures:
     """Milliseconds of the parts of a step of so many rows, if the model can tell."""
     if not hasattr(model, "time_parts"):
         return {}
     times: Mapping[str, float] = cast(Any, model).time_parts(rows)
     return {f"{name}_ms": time for name, time in times.items()}
-
-
-def free_pages(model: LockstepModel) -> int | None:
-    """Pages that no session holds; None of a model without pages."""
-    pages = getattr(model, "free_pages", None)
-    return None if pages is None else int(pages)
 
 
 def sound(model: LockstepModel, frames: int, seed: int = 0) -> Pcm:

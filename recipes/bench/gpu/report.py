@@ -77,6 +77,17 @@ _SECTIONS: Final[Mapping[str, tuple[str, str, Mapping[str, str]]]] = {
             "beside_step_max_ms": "longest step beside",
         },
     ),
+    "calibrate": (
+        "Sessions by themselves",
+        "What `--max-sessions auto` decides at the start.",
+        {
+            "sessions": "sessions",
+            "by_memory": "by memory",
+            "reason": "why",
+            "took_s": "measured in, s",
+            "memory_gb": "memory, GB",
+        },
+    ),
     "fixed": (
         "Fixed",
         "`fixed`: sessions that join, pause and leave at random, compared bit by bit to themselves "

@@ -12,7 +12,7 @@ from engine.api import OpenParams
 from engine.core import EngineCore
 from engine.serve import serve
 from recipes.bench.gpu.callers import BusyCallers
-from recipes.bench.gpu.models import built, free_pages, make_live, persona, sound
+from recipes.bench.gpu.models import built, make_live, persona, sound
 from recipes.bench.gpu.results import Case, Figures, Measured, allocated_gb
 
 STEPS = 15_000
@@ -55,7 +55,8 @@ def _soak(case: Case, device: torch.device, seconds: float, tiny: bool) -> Figur
             make_live(model, 0, OpenParams(persona=persona(20 + 10 * known, known)))
             model.reset([0])
         core = EngineCore(model)
-        before = free_pages(model)
+        pages = model.room().pages
+        before = model.room().free_pages
         callers = BusyCallers(
             case.sessions,
             sound(model, 97),
@@ -66,7 +67,7 @@ def _soak(case: Case, device: torch.device, seconds: float, tiny: bool) -> Figur
         )
         serve(core, callers)
         stats = core.stats()
-        after = free_pages(model)
+        after = model.room().free_pages
     figures: Figures = {
         "steps": callers.turns,
         "frames": callers.answers,
@@ -78,8 +79,8 @@ def _soak(case: Case, device: torch.device, seconds: float, tiny: bool) -> Figur
         "host_first_gb": on_host[len(on_host) // 5] if on_host else 0.0,
         "host_last_gb": on_host[-1] if on_host else 0.0,
     }
-    if before is not None and after is not None:
-        figures |= {"pages_before": before, "pages_after": after}
+    if pages:
+        figures |= {"pages": pages, "pages_before": before, "pages_after": after}
     grown = float(figures["memory_last_gb"]) - float(figures["memory_first_gb"])
     if stats.free != case.sessions or before != after or grown > _TOLERANCE_GB or callers.errors:
         raise AssertionError(f"something wasn't given back: {figures}")
