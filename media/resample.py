@@ -68,17 +68,14 @@ class Resampler:
         frame.sample_rate = self.source_rate
         frame.planes[0].update(pcm.astype(np.float32, copy=False).tobytes())
         graph.push(frame)
-        out: list[Pcm] = []
         try:
-            while True:
-                ready = graph.pull()
-                assert isinstance(ready, av.AudioFrame)
-                out.append(np.frombuffer(memoryview(ready.planes[0]), np.float32, ready.samples))
+            # Each frame gives one or none. To ask for more would raise, and that costs as much as
+            # the whole conversion.
+            ready = graph.pull()
         except BlockingIOError:  # how FFmpeg says that it wants more input
-            pass
-        if not out:
             return _EMPTY
-        return out[0] if len(out) == 1 else np.concatenate(out)
+        assert isinstance(ready, av.AudioFrame)
+        return np.frombuffer(memoryview(ready.planes[0]), np.float32, ready.samples)
 
 
 def resample_offline(pcm: Pcm, source_rate: int, target_rate: int) -> Pcm:

@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from typing import Final
 
 import av
-from aiortc import MediaStreamTrack
-from aiortc.mediastreams import MediaStreamError
 
 from media.clock import Clock
 from media.formats import Pcm
@@ -48,13 +46,11 @@ class OutputStats:
     """Audio that waits, in seconds."""
 
 
-class AudioOutput(MediaStreamTrack):
-    """A track whose packets come on absolute deadlines; silence when there is nothing to say."""
-
-    kind = "audio"
+class AudioOutput:
+    """Packets on absolute deadlines; silence when there is nothing to say."""
 
     def __init__(self, clock: Clock, *, fec: bool) -> None:
-        super().__init__()
+        self._live = True
         self._clock = clock
         self._pacer = OutputClock(
             PACKET_SAMPLES,
@@ -97,20 +93,20 @@ class AudioOutput(MediaStreamTrack):
             backlog_s=pacer.backlog * _PACKET_S,
         )
 
-    async def recv(self) -> av.Packet[av.AudioStream]:
-        """The next packet, when it is due. Raises MediaStreamError after `stop`."""
+    async def recv(self) -> av.Packet[av.AudioStream] | None:
+        """The next packet, when it is due; None after `stop`."""
         self._pacer.start(self._clock.now())
         while not self._ready:
-            if self.readyState != "live":
-                raise MediaStreamError
+            if not self._live:
+                return None
             if not self._encode_due():
                 await self._until_due()
         self._packets += 1
         return self._ready.popleft()
 
     def stop(self) -> None:
-        """Ends the track, and a `recv` that waits."""
-        super().stop()
+        """Ends it, and a `recv` that waits."""
+        self._live = False
         self._alarm.ring()
 
     async def _until_due(self) -> None:

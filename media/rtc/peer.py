@@ -18,7 +18,6 @@ from aiortc import (
     RTCSessionDescription,
 )
 from aiortc.exceptions import InternalError, InvalidAccessError, InvalidStateError, OperationError
-from aiortc.rtp import RtpPacket
 
 from media.clock import Clock, SystemClock
 from media.formats import Pcm
@@ -74,6 +73,7 @@ class Peer:
         self._input = AudioInput()
         self._frames = 0
         self._output = AudioOutput(clock, fec=offer.takes_fec)
+        self._unsent = aiortc_internals.Unsent()
         self._channel = EventsChannel(self._emit)
         self._video: VideoInput | None = None
         self._alarm = Alarm(clock)
@@ -158,8 +158,9 @@ class Peer:
             raise BadOffer("video", "none of the codecs offered is spoken here") from error
         except (ValueError, InternalError, InvalidAccessError, InvalidStateError) as error:
             raise BadOffer("sdp", str(error) or type(error).__name__) from error
-        aiortc_internals.take_packets(audio, self._on_packet)
-        aiortc_internals.watch(audio, self._on_heard)
+        aiortc_internals.take_packets(audio.receiver, self._on_packet)
+        aiortc_internals.watch(audio.receiver, self._on_heard)
+        self._spawn(self._send(audio))
         if video is not None and self._settings.pictures is not None and video.track is not None:
             aiortc_internals.bound_pictures(video, MAX_UNDECODED_PICTURES)
             self._video = VideoInput(video.track, self._settings.pictures)
@@ -167,7 +168,7 @@ class Peer:
         await connection.setLocalDescription(await connection.createAnswer())
         self.answer = connection.localDescription.sdp
 
-    def _add_transceivers(self, offer: Offer) -> tuple[RTCRtpReceiver, RTCRtpReceiver | None]:
+    def _add_transceivers(self, offer: Offer) -> tuple[RTCRtpTransceiver, RTCRtpReceiver | None]:
         """One for each media section, so that codecs and directions are ours to choose."""
         first: dict[str, RTCRtpTransceiver] = {}
         for kind in offer.kinds:
@@ -177,7 +178,7 @@ class Peer:
                 self._connection.addTransceiver(kind, "inactive")
                 continue
             if kind == "audio":
-                transceiver = self._connection.addTransceiver(self._output, "sendrecv")
+                transceiver = self._connection.addTransceiver(self._unsent, "sendrecv")
             else:
                 transceiver = self._connection.addTransceiver(kind, "recvonly")
             wanted = ("audio/opus", "video/VP8", "video/rtx")
@@ -188,7 +189,7 @@ class Peer:
             )
             first[kind] = transceiver
         video = first.get("video")
-        return first["audio"].receiver, video.receiver if video else None
+        return first["audio"], video.receiver if video else None
 
     async def _run(self) -> None:
         """Waits for the connection, then for what the input owes, and for signs of life."""
@@ -212,7 +213,14 @@ class Peer:
             assert deadline is not None
             await clock.sleep_until(min(deadline, vanished))
 
-    def _on_packet(self, packet: RtpPacket) -> None:
+    async def _send(self, audio: RTCRtpTransceiver) -> None:
+        """Sends the output's packets from the time when the connection takes them."""
+        await self._unsent.begun.wait()
+        sender = aiortc_internals.RtpSender(audio)
+        while (packet := await self._output.recv()) is not None:
+            sender.send(bytes(packet), packet.pts or 0)
+
+    def _on_packet(self, packet: aiortc_internals.Packet) -> None:
         try:
             self._give(
                 self._input.push(

@@ -31,7 +31,7 @@ from rich.console import Console
 from rich.table import Table
 
 from recipes.bench.chromium import Page, chromium, executable
-from recipes.bench.rtc_echo import echo_server, measure
+from recipes.bench.rtc_echo import KINDS, alone, measure
 from recipes.bench.serving import echo
 
 Samples = npt.NDArray[np.float32]
@@ -181,9 +181,9 @@ async def through_echo(kind: str, microphone: Path, seconds: float) -> Heard:
     async with (
         _blank() as address,
         _browse(address, microphone) as page,
-        echo_server(kind) as (_, answer_to),
+        alone(kind) as echo,
     ):
-        return await hear(page, answer_to, seconds)
+        return await hear(page, echo.answer_to, seconds)
 
 
 async def compare(seconds: float) -> None:
@@ -196,7 +196,7 @@ async def compare(seconds: float) -> None:
             await through_echo("peer", microphone, seconds),
             await through_echo("stock", microphone, seconds),
         ]
-    alone = [await measure(kind, 1, seconds) for kind in ("peer", "stock")]
+    parts = [(await measure(kind, 1, seconds)).percentile(50) for kind in KINDS]
     table = Table(title=f"WebRTC echo from Chromium on loopback, {seconds:g} s each")
     for column in ("", "this server", "its peer alone", "stock aiortc"):
         table.add_column(column, justify="right" if column else "left")
@@ -206,8 +206,8 @@ async def compare(seconds: float) -> None:
     table.add_row("  of it in the browser's buffer, ms", *(f"{h.buffer_ms:.0f}" for h in browser))
     table.add_row("chirps heard", *(str(len(heard.mouth_to_ear_ms)) for heard in browser))
     table.add_row("browser's output besides, ms", *(f"{heard.output_ms:.0f}" for heard in browser))
-    parts = [f"{np.percentile(result.latencies_ms, 50):.0f}" for result in alone]
-    table.add_row("server's part, RTP in to RTP out, p50, ms", "", *parts)
+    cells = [f"{part:.0f}" for part in parts]
+    table.add_row("server's part, RTP in to RTP out, p50, ms", *cells)
     Console().print(table)
 
 

@@ -1,10 +1,12 @@
-"""WebRTC echo: this server's peer against stock aiortc, each in a process of its own, same callers.
+"""WebRTC echo: this server, its peer alone and stock aiortc, each in processes of its own, for the
+same callers (`recipes.bench.rtc_callers`).
 
-    python -m recipes.bench.rtc_echo --peers 8 --seconds 10
+    python -m recipes.bench.rtc_echo --peers 40 --seconds 60
 
-Callers send silence with a burst of noise in one packet now and then, and decode what comes back
-as it comes, in no jitter buffer. Latency is from a packet's sending to its return: the server's
-part and twice the loopback. CPU is the server process's.
+Latency is from a packet's sending to its return: the server's part and twice the loopback. CPU is
+that of the process that has the peers; the whole server's engine is a process of its own. What was
+lost is as the server counts it, when the calls have ended. Ends with 1 if the server or the peer
+lost a frame, took more than 2.5 % of a core a peer, or 100 ms and more for half of the packets.
 """
 
 from __future__ import annotations
@@ -12,39 +14,38 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
-from fractions import Fraction
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass
 from typing import Annotated, Final
 
-import av
+import aiohttp
 import numpy as np
 import psutil
 import typer
 import uvloop
-from aiortc import (
-    MediaStreamTrack,
-    RTCConfiguration,
-    RTCPeerConnection,
-    RTCSessionDescription,
-)
-from aiortc.rtp import RtpPacket
-from av.stream import Stream
+from aiortc import RTCConfiguration, RTCPeerConnection, RTCSessionDescription
+from prometheus_client.parser import text_string_to_metric_families
 from rich.console import Console
 from rich.table import Table
 
 from media.clock import SystemClock
-from media.opus import CLOCK_RATE, PACKET_SAMPLES, PACKET_TICKS, OpusDecoder, OpusEncoder
-from media.rtc import aiortc_internals
 from media.rtc.events import AudioFrame
 from media.rtc.peer import Peer
+from recipes.bench.rtc_callers import Caller, talk
+from recipes.bench.serving import echo
 
-SERVERS: Final = ("peer", "stock")
+KINDS: Final = ("server", "peer", "stock")
+NAMES: Final = {"server": "this server", "peer": "its peer alone", "stock": "stock aiortc"}
 
-_BURST_EVERY = 23  # packets: no multiple of a frame's four, so that every place in it is measured
-_LOUD = 0.05  # RMS
-_PACKET_S = 0.02
+MAX_CPU_PERCENT: Final = 2.5
+MAX_P50_MS: Final = 100.0
+
+_LISTENERS: Final = 8
+"""So many callers decode what comes back."""
+_SETTLE_S: Final = 2.0
+"""What connecting cost is not what a call costs."""
 
 
 @dataclass
@@ -56,108 +57,48 @@ class Result:
     connect_ms: float
     sent: int
     returned: int
+    lost: dict[str, int]
+    """Samples at 24 kHz, by what became of them; nothing of stock aiortc, which doesn't count."""
+
+    def percentile(self, q: float) -> float:
+        """Of the latencies, in milliseconds."""
+        return float(np.percentile(self.latencies_ms, q))
+
+    @property
+    def good(self) -> bool:
+        """Whether it is what a server of ours must be."""
+        return (
+            not any(self.lost.values())
+            and self.returned >= self.sent - 1
+            and self.cpu_percent_per_peer <= MAX_CPU_PERCENT
+            and self.percentile(50) < MAX_P50_MS
+        )
 
 
 @dataclass
-class Burst(MediaStreamTrack):
-    """A microphone that is silent but for a burst every `_BURST_EVERY` packets."""
+class Echo:
+    """A server under test."""
 
-    kind = "audio"
-    phase: int
-    times: list[float] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        super().__init__()
-        self.sent = 0
-        self._clock = SystemClock()
-        self._start = 0.0
-        encoder = OpusEncoder(fec=False)
-        noise = np.random.default_rng(self.phase).uniform(-0.5, 0.5, PACKET_SAMPLES)
-        silence = np.zeros(PACKET_SAMPLES, np.float32)
-        pieces = [noise.astype(np.float32)] + [silence] * (_BURST_EVERY - 1)
-        self._payloads = [bytes(encoder.encode(piece, 0)) for piece in pieces]
-
-    __hash__ = MediaStreamTrack.__hash__
-
-    async def recv(self) -> av.Packet[Stream]:
-        """The next packet, on an absolute deadline."""
-        if self.sent == 0:
-            self._start = self._clock.now()
-        await self._clock.sleep_until(self._start + self.sent * _PACKET_S)
-        k = (self.sent + self.phase) % _BURST_EVERY
-        packet = av.Packet(self._payloads[k])
-        packet.pts, packet.time_base = self.sent * PACKET_TICKS, Fraction(1, CLOCK_RATE)
-        self.sent += 1
-        if k == 0:
-            self.times.append(self._clock.now())
-        return packet
+    process: psutil.Process
+    answer_to: Callable[[str], Awaitable[str]]
+    lost: Callable[[], Awaitable[dict[str, int]]]
+    """Once all callers have hung up."""
 
 
-class Caller:
-    """Sends bursts and notes when they come back."""
-
-    def __init__(self, phase: int) -> None:
-        self.microphone = Burst(phase)
-        self.returns: list[float] = []
-        self.returned = 0
-        self.connect_s = 0.0
-        self._clock = SystemClock()
-        self._loud_until = 0.0
-        self._decoder = OpusDecoder()
-        self._pc = RTCPeerConnection(RTCConfiguration(iceServers=[]))
-
-    async def connect(self, answer_to: Callable[[str], Awaitable[str]]) -> None:
-        """Offers, and returns when the connection stands."""
-        pc = self._pc
-        began = self._clock.now()
-        pc.addTrack(self.microphone)
-        connected = asyncio.Event()
-
-        def on_state() -> None:
-            if pc.connectionState == "connected":
-                connected.set()
-
-        pc.on("connectionstatechange", on_state)
-        await pc.setLocalDescription(await pc.createOffer())
-        answer = await answer_to(pc.localDescription.sdp)
-        aiortc_internals.take_packets(pc.getReceivers()[0], self._on_packet)
-        await pc.setRemoteDescription(RTCSessionDescription(answer, "answer"))
-        await connected.wait()
-        self.connect_s = self._clock.now() - began
-
-    async def close(self) -> None:
-        """Hangs up."""
-        await self._pc.close()
-
-    def latencies(self) -> list[float]:
-        """Seconds from each burst's sending to its return."""
-        found = []
-        for sent in self.microphone.times:
-            back = [time for time in self.returns if sent < time < sent + _BURST_EVERY * _PACKET_S]
-            if back:
-                found.append(back[0] - sent)
-        return found
-
-    def _on_packet(self, packet: RtpPacket) -> None:
-        self.returned += 1
-        now = self._clock.now()
-        pcm = self._decoder.decode(packet.payload)
-        if float(np.sqrt(np.mean(pcm * pcm))) >= _LOUD:
-            if now > self._loud_until:  # a burst lies in two packets: codecs look ahead
-                self.returns.append(now)
-            self._loud_until = now + 5 * _PACKET_S
-
-
-async def serve(server: str) -> None:
-    """Answers each line of stdin, a JSON string, with one on stdout, until stdin ends."""
+async def serve(kind: str) -> None:
+    """Answers each line of stdin, a JSON string, with one on stdout, until stdin ends; the word
+    "lost" with what the peers have lost that are gone by then.
+    """
     loop = asyncio.get_running_loop()
     reader = asyncio.StreamReader(limit=2**20)
     await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
-    echoes: list[asyncio.Task[None]] = []
+    echoes: list[asyncio.Task[Peer]] = []
     connections: list[RTCPeerConnection] = []
     while line := await reader.readline():
-        offer = json.loads(line)
-        if server == "peer":
+        offer, answer = json.loads(line), ""
+        if offer == "lost":
+            answer = json.dumps(_lost([await echo for echo in echoes]))
+        elif kind == "peer":
             peer = await Peer.accept(offer)
             echoes.append(asyncio.create_task(_echo(peer)))
             answer = peer.answer
@@ -171,21 +112,29 @@ async def serve(server: str) -> None:
         sys.stdout.flush()
     for connection in connections:
         await connection.close()
-    for echo in echoes:
-        await echo
+    await asyncio.gather(*echoes)
 
 
-async def _echo(peer: Peer) -> None:
+async def _echo(peer: Peer) -> Peer:
     async for event in peer:
         if isinstance(event, AudioFrame):
             peer.send_audio(event.pcm)
+    return peer
+
+
+def _lost(peers: list[Peer]) -> dict[str, int]:
+    total: Counter[str] = Counter()
+    for peer in peers:
+        stats = peer.stats()
+        total["input_lost"] += stats.input.lost_samples
+        total["input_dropped"] += stats.input.dropped_samples
+        total["output_dropped"] += stats.output.dropped_samples
+    return dict(total)
 
 
 @asynccontextmanager
-async def echo_server(
-    kind: str,
-) -> AsyncIterator[tuple[psutil.Process, Callable[[str], Awaitable[str]]]]:
-    """`peer` or `stock` in a process of its own, and a function that has it answer an offer."""
+async def alone(kind: str) -> AsyncIterator[Echo]:
+    """`peer` or `stock` in a process of its own."""
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "recipes.bench.rtc_echo", "--serve", kind),
         stdin=asyncio.subprocess.PIPE,
@@ -198,73 +147,137 @@ async def echo_server(
 
     async def answer_to(offer: str) -> str:
         stdin.write(json.dumps(offer).encode() + b"\n")
-        answer = json.loads(await stdout.readline())
-        assert isinstance(answer, str)
-        return answer
+        return str(json.loads(await stdout.readline()))
 
-    yield psutil.Process(process.pid), answer_to
+    async def lost() -> dict[str, int]:
+        counted: dict[str, int] = json.loads(await answer_to("lost"))
+        return counted
+
+    yield Echo(psutil.Process(process.pid), answer_to, lost)
     stdin.close()
     await process.wait()
 
 
+@asynccontextmanager
+async def whole(peers: int) -> AsyncIterator[Echo]:
+    """The whole server: HTTP, sessions, peers, and the engine's process."""
+    with echo(peers) as url:
+        address = url.replace("ws", "http", 1)
+        async with aiohttp.ClientSession() as http:
+
+            async def answer_to(offer: str) -> str:
+                async with http.post(
+                    f"{address}/v1/realtime/calls?duplex=1",
+                    data=offer,
+                    headers={"Content-Type": "application/sdp"},
+                ) as answer:
+                    answer.raise_for_status()
+                    return await answer.text()
+
+            async def lost() -> dict[str, int]:
+                while True:
+                    async with http.get(f"{address}/metrics") as answer:
+                        found = _metrics(await answer.text())
+                    if not found["duplex_sessions"]:
+                        fates = ("input_lost", "input_dropped", "output_dropped")
+                        return {
+                            fate: int(found[f"duplex_call_samples_total {fate}"]) for fate in fates
+                        }
+                    await asyncio.sleep(0.1)
+
+            yield Echo(_owner(int(address.rpartition(":")[2])), answer_to, lost)
+
+
+def _metrics(text: str) -> dict[str, float]:
+    return {
+        " ".join((sample.name, *sample.labels.values())): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+
+
+def _owner(port: int) -> psutil.Process:
+    """The child of ours that listens on a port."""
+    for child in psutil.Process().children():
+        for connection in child.net_connections("tcp"):
+            if connection.laddr.port == port and connection.status == psutil.CONN_LISTEN:
+                return child
+    raise RuntimeError(f"nobody listens on port {port}")
+
+
+def under_test(kind: str, peers: int) -> AbstractAsyncContextManager[Echo]:
+    """One of KINDS, for so many callers."""
+    return whole(peers) if kind == "server" else alone(kind)
+
+
 async def measure(kind: str, peers: int, seconds: float) -> Result:
     """Runs one server with so many callers."""
-    async with echo_server(kind) as (process, answer_to):
-        callers = [Caller(phase) for phase in range(peers)]
+    async with under_test(kind, peers) as echo:
+        callers = [Caller(number, listens=number < _LISTENERS) for number in range(peers)]
         for caller in callers:
-            await caller.connect(answer_to)
-        await asyncio.sleep(2.0)  # what connecting cost is not what a call costs
-        for caller in callers:
-            caller.microphone.times.clear()
+            await caller.connect(echo.answer_to)
+        talking = asyncio.create_task(talk(callers))
+        await asyncio.sleep(_SETTLE_S)
         clock = SystemClock()
-        before, began = process.cpu_times(), clock.now()
-        counts = [(caller.microphone.sent, caller.returned) for caller in callers]
-        await asyncio.sleep(seconds)
-        after, ended = process.cpu_times(), clock.now()
+        for caller in callers:
+            caller.counts.bursts.clear()
+        before, began = echo.process.cpu_times(), clock.now()
+        counts = [(caller.counts.sent, caller.counts.returned) for caller in callers]
+        await asyncio.wait({talking}, timeout=seconds)
+        after, ended = echo.process.cpu_times(), clock.now()
         used = after.user + after.system - before.user - before.system
-        latencies = [latency * 1000 for caller in callers for latency in caller.latencies()]
         result = Result(
-            latencies_ms=latencies,
+            latencies_ms=[1000 * s for caller in callers for s in caller.counts.latencies_s()],
             cpu_percent_per_peer=100 * used / (ended - began) / peers,
             connect_ms=1000 * float(np.median([caller.connect_s for caller in callers])),
-            sent=sum(c.microphone.sent - n for c, (n, _) in zip(callers, counts, strict=True)),
-            returned=sum(c.returned - n for c, (_, n) in zip(callers, counts, strict=True)),
+            sent=sum(c.counts.sent - n for c, (n, _) in zip(callers, counts, strict=True)),
+            returned=sum(c.counts.returned - n for c, (_, n) in zip(callers, counts, strict=True)),
+            lost={},
         )
-        for caller in callers:
-            await caller.close()
+        talking.cancel()
+        await asyncio.gather(*(caller.close() for caller in callers))
+        if kind != "stock":
+            result.lost = await echo.lost()
     return result
 
 
-async def compare(peers: int, seconds: float) -> None:
-    """Measures both and prints a table with ratios."""
-    ours, stock = [await measure(kind, peers, seconds) for kind in SERVERS]
+async def compare(kinds: tuple[str, ...], peers: int, seconds: float) -> bool:
+    """Measures them one after the other and prints a table; whether all of ours are good."""
+    results = {kind: await measure(kind, peers, seconds) for kind in kinds}
     table = Table(title=f"WebRTC echo, {peers} callers, {seconds:g} s each")
-    for column in ("", "this server", "stock aiortc", "ratio"):
-        table.add_column(column, justify="right" if column else "left")
-    rows = [
-        ("RTP in to RTP out, p50, ms", *_percentiles(ours, stock, 50)),
-        ("RTP in to RTP out, p99, ms", *_percentiles(ours, stock, 99)),
-        ("CPU a peer, % of a core", ours.cpu_percent_per_peer, stock.cpu_percent_per_peer),
-        ("offer to connected, p50, ms", ours.connect_ms, stock.connect_ms),
-        ("packets back for each sent", ours.returned / ours.sent, stock.returned / stock.sent),
-    ]
-    for name, mine, theirs in rows:
-        table.add_row(name, f"{mine:.2f}", f"{theirs:.2f}", f"{mine / theirs:.2f}")
-    Console().print(table)
-
-
-def _percentiles(ours: Result, stock: Result, q: float) -> tuple[float, float]:
-    mine, theirs = np.percentile(ours.latencies_ms, q), np.percentile(stock.latencies_ms, q)
-    return float(mine), float(theirs)
+    table.add_column("")
+    for kind in kinds:
+        table.add_column(NAMES[kind], justify="right")
+    rows: dict[str, Callable[[Result], str]] = {
+        "RTP in to RTP out, p50, ms": lambda r: f"{r.percentile(50):.1f}",
+        "RTP in to RTP out, p99, ms": lambda r: f"{r.percentile(99):.1f}",
+        "CPU a peer, % of a core": lambda r: f"{r.cpu_percent_per_peer:.2f}",
+        "offer to connected, p50, ms": lambda r: f"{r.connect_ms:.0f}",
+        "packets back for each sent": lambda r: f"{r.returned / r.sent:.4f}",
+        "ms lost or dropped": lambda r: (
+            f"{sum(r.lost.values()) / 24:.0f}" if r.lost else "not counted"
+        ),
+    }
+    for name, cell in rows.items():
+        table.add_row(name, *(cell(result) for result in results.values()))
+    console = Console()
+    console.print(table)
+    load = psutil.cpu_percent(interval=1.0)
+    console.print(f"with nothing of this running, the machine's processors are {load:.0f} % busy")
+    return all(result.good for kind, result in results.items() if kind != "stock")
 
 
 def main(
     peers: Annotated[int, typer.Option(help="Callers at once.")] = 8,
     seconds: Annotated[float, typer.Option(help="Of measuring, for each server.")] = 10.0,
+    only: Annotated[list[str] | None, typer.Option(help=f"Of {', '.join(KINDS)}.")] = None,
     serve_kind: Annotated[str | None, typer.Option("--serve", hidden=True)] = None,
 ) -> None:
-    """Echo over WebRTC: latency and CPU of this server's peer and of stock aiortc."""
-    uvloop.run(serve(serve_kind) if serve_kind else compare(peers, seconds))
+    """Echo over WebRTC: latency, losses and CPU of this server, its peer and stock aiortc."""
+    if serve_kind is not None:
+        uvloop.run(serve(serve_kind))
+    elif not uvloop.run(compare(tuple(only or KINDS), peers, seconds)):
+        raise typer.Exit(1)
 
 
 if __name__ == "__main__":

@@ -1,14 +1,19 @@
 """What stands in for aiortc's own parts."""
 
 import queue
+from contextlib import suppress
 from fractions import Fraction
 
 import av
 import numpy as np
 from aiortc.codecs.vpx import Vp8Encoder, vp8_depayload
 from aiortc.jitterbuffer import JitterBuffer
+from aiortc.rtcrtpparameters import RTCRtpHeaderExtensionParameters, RTCRtpParameters
 from aiortc.rtcrtpreceiver import RTCRtpReceiver
-from aiortc.rtp import RtpPacket
+from aiortc.rtcrtpsender import RTCRtpSender
+from aiortc.rtp import HeaderExtensionsMap, RtpPacket
+from hypothesis import given
+from hypothesis import strategies as st
 
 from media.rtc import aiortc_internals
 
@@ -77,9 +82,36 @@ def test_a_picture_that_claims_to_be_huge_is_not_decoded():
     assert [frame for _, frame in results] == [None, None, None, KEY]
 
 
+@given(
+    payload=st.binary(max_size=40),
+    csrc=st.lists(st.integers(0, 2**32 - 1), max_size=3),
+    padding=st.integers(0, 9),
+    mid=st.none() | st.just("0"),
+)
+def test_a_payload_is_what_aiortc_finds(payload, csrc, padding, mid):
+    extensions = HeaderExtensionsMap()
+    uri = "urn:ietf:params:rtp-hdrext:sdes:mid"
+    extensions.configure(
+        RTCRtpParameters(headerExtensions=[RTCRtpHeaderExtensionParameters(id=1, uri=uri)])
+    )
+    packet = RtpPacket(payload_type=96, payload=payload)
+    packet.csrc, packet.padding_size, packet.extensions.mid = csrc, padding, mid
+    data = packet.serialize(extensions)
+    assert aiortc_internals._payload(data[0], data) == payload
+    for end in range(12, len(data)):  # cut anywhere: an error, or not more than there was
+        with suppress(IndexError):
+            assert len(aiortc_internals._payload(data[0], data[:end])) <= end - 12
+
+
 def test_the_parts_that_are_replaced_are_there():
     slots = RTCRtpReceiver.__init__.__code__.co_names
     for name in (aiortc_internals._JITTER_BUFFER, aiortc_internals._DECODER_QUEUE):
         assert name in slots
+    for name in (aiortc_internals._CODECS, aiortc_internals._STREAMS):
+        assert name in slots
+    sends = RTCRtpSender.__init__.__code__.co_names
+    for name in (aiortc_internals._EXTENSIONS, *aiortc_internals._REPORT):
+        assert name in sends
+    assert aiortc_internals._MID in RTCRtpSender.send.__code__.co_names
     assert hasattr(RTCRtpReceiver, aiortc_internals._STOP_DECODER)
     assert aiortc_internals.SUPPORTED == (1, 16)

@@ -4,7 +4,6 @@ import asyncio
 
 import numpy as np
 import pytest
-from aiortc.mediastreams import MediaStreamError
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from rtc_client import speech
@@ -157,8 +156,7 @@ async def test_the_track_sends_silence_then_audio_on_absolute_deadlines():
     sent: list[tuple[float, int]] = []
 
     async def sender() -> None:
-        while True:
-            packet = await track.recv()
+        while (packet := await track.recv()) is not None:
             sent.append((clock.now(), packet.pts))
 
     task = asyncio.create_task(sender())
@@ -174,8 +172,7 @@ async def test_the_track_sends_silence_then_audio_on_absolute_deadlines():
     for time, pts in sent:
         assert 100.0 + pts / 48000 <= time + 1e-9 <= 100.0 + pts / 48000 + GRACE_S + 1e-6
     track.stop()
-    with pytest.raises(MediaStreamError):
-        await task
+    await task
 
 
 async def test_a_frame_within_the_grace_wakes_the_track():
