@@ -1,6 +1,6 @@
 # docker build -t duplex .
 # docker run --rm -p 8091:8091 -e DUPLEX_API_KEYS=change-me duplex
-# On a GPU: docker run --gpus all ... duplex serve /models/moshi --device cuda
+# On GPUs: docker run --gpus all ... duplex serve /models/moshi --devices 0,1
 
 FROM python:3.12-slim AS build
 ARG TORCH=torch==2.13.0

@@ -169,7 +169,7 @@ class Runtime:
             lease = await self._take_slot(params)
         except Overloaded as error:
             self.metrics.refused["overloaded"] += 1
-            logger.warning("session %s was refused: %s", session.id, error)
+            logger.info("session %s was refused: %s", session.id, error)
             raise overloaded() from error
         except NoFreeSlot as error:
             self.metrics.refused["resource_exhausted"] += 1

@@ -137,11 +137,8 @@ def plan_slots(
     bound = f"{MAX_SLOTS} or more" if timely == MAX_SLOTS else str(timely)
     reason = f"{slots} {noun}: memory allows {memory_slots}, step time {bound}"
     if load is None:
-        return Plan(
-            slots,
-            f"{reason} (a step of one takes {_ms(curve(1))} and may take {_ms(longest_s / 2)}): "
-            "it will fall behind",
-        )
+        fate = "it will fall behind" if curve(1) > frame_s else "its frames may be late"
+        return Plan(slots, f"{reason} (a step takes {_ms(curve(1))} with 1 row): {fate}")
     return Plan(
         slots,
         f"{reason} (steps of {_ms(load.step_s)} with up to {math.ceil(load.rows)} rows, frames in "

@@ -103,7 +103,7 @@ def _devices(engines: tuple[EngineStats, ...]) -> Iterator[Metric]:
         text: str,
         value: Callable[[EngineStats], float | None],
     ) -> Metric:
-        known = {stats.device: value(stats) for stats in engines if stats.up or name == "up"}
+        known = {e.device: value(e) for e in engines if e.up or name == "up"}
         values = {device: number for device, number in known.items() if number is not None}
         return _labelled(family, f"device_{name}", text, "device", values)
 
@@ -118,8 +118,9 @@ def _devices(engines: tuple[EngineStats, ...]) -> Iterator[Metric]:
     yield each(
         gauge, "latency_seconds", "Frames' predicted with one session more.", lambda e: e.latency_s
     )
-    yield each(gauge, "pages", "Memory that slots share, in pages.", lambda e: e.pages or None)
-    yield each(gauge, "pages_free", "Those free.", lambda e: e.free_pages if e.pages else None)
+    if any(e.pages for e in engines):
+        yield each(gauge, "pages", "Memory that slots share, in pages.", lambda e: e.pages)
+        yield each(gauge, "pages_free", "Those free.", lambda e: e.free_pages)
 
 
 def _runtime(metrics: Metrics) -> Iterator[Metric]:

@@ -183,6 +183,8 @@ def test_one_session_is_served_even_where_it_will_fall_behind() -> None:
     assert plan.slots == 1
     assert "step time 0" in plan.reason
     assert "will fall behind" in plan.reason
+    tight = plan_slots(StepCurve({1: 0.07}), frame_s=FRAME_S, memory_slots=9)
+    assert (tight.slots, "may be late" in tight.reason) == (1, True)
 
 
 def test_no_plan_is_without_bounds() -> None:
@@ -228,6 +230,12 @@ def test_calibration_ends_where_a_step_takes_longer_than_a_frame() -> None:
     calibrate(model, clock=model.clock)
     assert slow(max(model.stepped)) > FRAME_S
     assert max(model.stepped) < 12
+
+
+def test_calibration_of_a_slow_model_is_short() -> None:
+    model = AgedEcho(512, StepCurve({1: 5.0}))
+    calibrate(model, clock=model.clock)
+    assert model.stepped == [1, 1]
 
 
 def test_a_session_too_many_is_refused_for_what_steps_take() -> None:
