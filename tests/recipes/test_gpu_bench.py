@@ -1,6 +1,7 @@
 """The GPU benchmark's callers and pages, and all of it once on a tiny model."""
 
 import itertools
+import weakref
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ from engine.serve import serve
 from recipes.bench.gpu.__main__ import main
 from recipes.bench.gpu.callers import BusyCallers, PacedCallers, Visit
 from recipes.bench.gpu.fixed import identity
-from recipes.bench.gpu.models import built
+from recipes.bench.gpu.models import real_model, with_model
 from recipes.bench.gpu.report import page, plot
 from recipes.bench.gpu.results import Case, Machine, Measured, read_run
 from recipes.plot import ticks
@@ -197,16 +198,29 @@ def test_a_failed_section_stops_no_other(tmp_path, capsys):
 
 
 def test_sessions_are_the_same_alone():
-    with built(torch.device("cpu"), Case(2, context=150), fixed=True, tiny=True) as model:
-        figures = identity(model, seconds=60, steps=15)
+    model = real_model(torch.device("cpu"), slots=2, context=150, fixed=True, tiny=True)
+    figures = identity(model, seconds=60, steps=15)
     assert figures["steps"] == 15
     assert figures["compared_sessions"] >= 2
     assert figures["compared_frames"] >= 20
 
 
 def test_a_session_that_is_another_alone_is_found():
-    with built(torch.device("cpu"), Case(2), tiny=True) as model:
-        step = model.step
-        model.step = lambda rows, pcm: step(rows, pcm + 0.01 * (len(rows) == 1))
-        with pytest.raises(AssertionError, match="at frame 0"):
-            identity(model, seconds=60, steps=5)
+    model = real_model(torch.device("cpu"), slots=2, tiny=True)
+    step = model.step
+    model.step = lambda rows, pcm: step(rows, pcm + 0.01 * (len(rows) == 1))
+    with pytest.raises(AssertionError, match="at frame 0"):
+        identity(model, seconds=60, steps=5)
+
+
+def test_a_model_is_gone_before_the_next_is_built():
+    models = []
+
+    def use(model):
+        models.append(weakref.ref(model))
+        model.itself = model
+        return models[0]() is model
+
+    cpu = torch.device("cpu")
+    assert [with_model(cpu, Case(1), use, tiny=True) for _ in range(2)] == [True, False]
+    assert [model() for model in models] == [None, None]

@@ -11,8 +11,8 @@ import torch
 
 from engine.api import OpenParams, Pcm
 from engine.model import LockstepModel
-from recipes.bench.gpu.models import built, make_live, persona, sound
-from recipes.bench.gpu.results import Case, Figures, Measured, allocated_gb
+from recipes.bench.gpu.models import make_live, persona, sound, with_model
+from recipes.bench.gpu.results import Case, Figures, Measured
 from recipes.bench.gpu.step import fill, step_times
 
 _STEPS = 500
@@ -36,20 +36,24 @@ def measure(cases: list[Case], device: torch.device, seconds: float, tiny: bool)
     found: list[Measured] = []
     for case in cases:
         short = Case(case.sessions, case.kv, _WRAPPED, case.weights)
-        with built(device, short, fixed=True, tiny=tiny) as model:
-            same = identity(model, seconds)
+        same = with_model(
+            device, short, lambda model: identity(model, seconds), fixed=True, tiny=tiny
+        )
         print(f"  {short}: {same}", flush=True)
         found.append(Measured("fixed", short, same))
-        times: dict[bool, dict[int, float]] = {}
-        figures: Figures = {}
         rows = sorted({1, case.sessions})
-        for fixed in (False, True):
-            with built(device, case, fixed=fixed, tiny=tiny) as model:
-                fill(model, case, tiny)
-                figures["memory_gb"] = allocated_gb(device)
-                times[fixed] = {
-                    count: float(step_times(model, count, seconds / 4)["p50_ms"]) for count in rows
-                }
+
+        def medians(
+            model: LockstepModel, case: Case = case, rows: list[int] = rows
+        ) -> dict[int, float]:
+            fill(model, case, tiny)
+            return {count: float(step_times(model, count, seconds / 4)["p50_ms"]) for count in rows}
+
+        times = {
+            fixed: with_model(device, case, medians, fixed=fixed, tiny=tiny)
+            for fixed in (False, True)
+        }
+        figures: Figures = {}
         for count in rows:
             ready, fixed_ms = times[False][count], times[True][count]
             figures[f"ready_{count}_ms"] = ready

@@ -15,7 +15,7 @@ from engine.core import EngineCore
 from engine.model import LockstepModel
 from engine.serve import serve
 from recipes.bench.gpu.callers import PacedCallers, Visit
-from recipes.bench.gpu.models import PROMPT, built, persona, remembered, sound
+from recipes.bench.gpu.models import PROMPT, persona, remembered, sound, with_model
 from recipes.bench.gpu.results import Case, Figures, Measured, allocated_gb, percentiles
 
 CHANGE_S = 2.0
@@ -70,7 +70,8 @@ def _run(
     spare: int,
 ) -> Figures:
     print(f"  {case}, {seconds:.0f} s", flush=True)
-    with built(device, case, tiny=tiny, spare=spare) as model:
+
+    def run(model: LockstepModel) -> Figures:
         core = EngineCore(model)
         lived = remembered(case, tiny) + 37
 
@@ -90,6 +91,8 @@ def _run(
             serve(core, callers)
         figures = _figures(callers, model)
         return figures | {"gc_max_ms": max(pauses, default=0.0), "memory_gb": allocated_gb(device)}
+
+    return with_model(device, case, run, tiny=tiny, spare=spare)
 
 
 @contextmanager

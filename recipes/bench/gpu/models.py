@@ -5,10 +5,9 @@ from __future__ import annotations
 import gc
 import math
 import tempfile
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Final, Literal, cast
+from typing import Any, Final, Literal, TypeVar, cast
 
 import msgspec
 import numpy as np
@@ -35,11 +34,13 @@ from engine.tiny import lm_config as tiny_config
 from engine.tiny_weights import mimi_weights
 from engine.voice_files import VoiceShape
 from engine.voices import VoiceRegistry
-from recipes.bench.gpu.results import Case, Figures, release
+from recipes.bench.gpu.results import Case, Figures
 
 PROMPT = 120
 """Positions of a prompt in joins: a persona of a sentence or three."""
 _PREFIX_BYTES = 1 << 30
+Found = TypeVar("Found")
+
 _types: Final[dict[str, Literal["bf16", "fp8"]]] = {"bf16": "bf16", "fp8": "fp8"}
 
 
@@ -133,38 +134,45 @@ def real_model(
     )
 
 
-@contextmanager
-def built(
+def with_model(
     device: torch.device,
     case: Case,
+    use: Callable[[LockstepModel], Found],
     *,
     fixed: bool = False,
     tiny: bool = False,
     spare: int = 0,
     by_memory: bool = False,
-) -> Iterator[LockstepModel]:
-    """A case's model, whose memory is free again at the end.
+) -> Found:
+    """What `use` finds with a case's model, whose memory is free again afterwards.
 
-    spare: slots beside the sessions'. by_memory: as many slots as fit. Raises ValueError for a case
-    without sessions.
+    Nobody else may hold the model: two at once don't fit. spare: slots beside the sessions'.
+    by_memory: as many slots as fit. Raises ValueError for a case without sessions.
     """
     if not case.sessions and not by_memory:
         raise ValueError(f"{case} has no sessions")
-    model = real_model(
-        device,
-        slots=None if by_memory else case.sessions + spare,
-        context=case.context,
-        kv=case.kv,
-        weights=case.weights,
-        fixed=fixed,
-        tiny=tiny,
+    # Of a section that failed, its error may have held one until now.
+    free()
+    found = use(
+        real_model(
+            device,
+            slots=None if by_memory else case.sessions + spare,
+            context=case.context,
+            kv=case.kv,
+            weights=case.weights,
+            fixed=fixed,
+            tiny=tiny,
+        )
     )
-    try:
-        yield model
-    finally:
-        del model
-        gc.collect()
-        release(device)
+    free()
+    return found
+
+
+def free() -> None:
+    """Collects what nobody holds, a model's cycles too, and gives its memory back."""
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
 
 
 def remembered(case: Case, tiny: bool) -> int:

@@ -10,9 +10,10 @@ import torch
 
 from engine.api import OpenParams
 from engine.core import EngineCore
+from engine.model import LockstepModel
 from engine.serve import serve
 from recipes.bench.gpu.callers import BusyCallers
-from recipes.bench.gpu.models import built, make_live, persona, sound
+from recipes.bench.gpu.models import make_live, persona, sound, with_model
 from recipes.bench.gpu.results import Case, Figures, Measured, allocated_gb
 
 STEPS = 15_000
@@ -29,13 +30,17 @@ def measure(cases: list[Case], device: torch.device, seconds: float, tiny: bool)
     found = []
     for case in cases:
         print(f"  {case}, {STEPS} steps or {seconds:.0f} s", flush=True)
-        figures = _soak(case, device, seconds, tiny)
+
+        def soak(model: LockstepModel, case: Case = case) -> Figures:
+            return _soak(model, case, device, seconds)
+
+        figures = with_model(device, case, soak, tiny=tiny)
         print(f"  {case}: {figures}", flush=True)
         found.append(Measured("soak", case, figures))
     return found
 
 
-def _soak(case: Case, device: torch.device, seconds: float, tiny: bool) -> Figures:
+def _soak(model: LockstepModel, case: Case, device: torch.device, seconds: float) -> Figures:
     """Raises AssertionError if a slot, a page or memory isn't given back."""
     chance = random.Random(0)
     process = psutil.Process()
@@ -50,24 +55,23 @@ def _soak(case: Case, device: torch.device, seconds: float, tiny: bool) -> Figur
             on_device.append(allocated_gb(device))
             on_host.append(process.memory_info().rss / 1e9)
 
-    with built(device, case, tiny=tiny) as model:
-        for known in range(_PERSONAS):
-            make_live(model, 0, OpenParams(persona=persona(20 + 10 * known, known)))
-            model.reset([0])
-        core = EngineCore(model)
-        pages = model.room().pages
-        before = model.room().free_pages
-        callers = BusyCallers(
-            case.sessions,
-            sound(model, 97),
-            frames=STEPS,
-            seconds=seconds,
-            params=params,
-            on_turn=look,
-        )
-        serve(core, callers)
-        stats = core.stats()
-        after = model.room().free_pages
+    for known in range(_PERSONAS):
+        make_live(model, 0, OpenParams(persona=persona(20 + 10 * known, known)))
+        model.reset([0])
+    core = EngineCore(model)
+    pages = model.room().pages
+    before = model.room().free_pages
+    callers = BusyCallers(
+        case.sessions,
+        sound(model, 97),
+        frames=STEPS,
+        seconds=seconds,
+        params=params,
+        on_turn=look,
+    )
+    serve(core, callers)
+    stats = core.stats()
+    after = model.room().free_pages
     figures: Figures = {
         "steps": callers.turns,
         "frames": callers.answers,

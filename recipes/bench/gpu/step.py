@@ -10,7 +10,7 @@ import torch
 
 from engine.api import OpenParams
 from engine.model import LockstepModel
-from recipes.bench.gpu.models import built, make_live, parts, remembered, sound, step_bytes
+from recipes.bench.gpu.models import make_live, parts, remembered, sound, step_bytes, with_model
 from recipes.bench.gpu.results import Case, Figures, Measured, allocated_gb, percentiles
 
 _WARM_UP = 10
@@ -29,19 +29,29 @@ def measure(
         most = max(group, key=lambda case: case.sessions)
         began = time.monotonic()
         print(f"  building {most}", flush=True)
-        with built(device, most, tiny=tiny) as model:
+
+        def group_times(
+            model: LockstepModel,
+            group: list[Case] = group,
+            most: Case = most,
+            began: float = began,
+        ) -> list[Measured]:
             fill(model, most, tiny)
             print(f"  built and filled in {time.monotonic() - began:.1f} s", flush=True)
+            lines: list[Measured] = []
             for case in group:
                 figures = step_times(model, case.sessions, seconds)
                 rate = step_bytes(case, case.sessions, tiny) / float(figures["p50_ms"]) / 1e9
                 figures["copy_pct"] = 100 * rate / copy_tb_s
                 figures["memory_gb"] = allocated_gb(device)
                 print(f"  {case}: {figures}", flush=True)
-                found.append(Measured("step", case, figures))
+                lines.append(Measured("step", case, figures))
             # Last, since it leaves the sessions' state worthless.
-            for line in found[-len(group) :]:
+            for line in lines:
                 line.figures.update(_parts(model, line.case.sessions))
+            return lines
+
+        found += with_model(device, most, group_times, tiny=tiny)
     return found
 
 
