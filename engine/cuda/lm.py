@@ -20,7 +20,7 @@ from engine.cuda.kernels.linear import ADD, STORE, SWIGLU, linear, project_qkv
 from engine.cuda.kernels.tokens import draw, embed, finish
 from engine.cuda.launch import chained
 from engine.cuda.pages import PAGE
-from engine.cuda.plan import SMALLEST_SPLIT, SPLIT_PAGES, Tile, Tiles, tiles
+from engine.cuda.plan import DEPTH_ROWS, SMALLEST_SPLIT, SPLIT_PAGES, Tile, Tiles, tiles
 from engine.cuda.weights import (
     CudaWeights,
     Fp8Layer,
@@ -307,7 +307,7 @@ class CudaLM:
                     self._norm(rows, x, pending)
                     parts = 1
                 self._linear(
-                    rows, plan, plan.gate, x, layer.gate, self._hidden, SWIGLU, parts,
+                    rows, plan.rows, plan.gate, x, layer.gate, self._hidden, SWIGLU, parts,
                     shape.true_width,
                 )  # fmt: skip
             pending, parts = self._add(rows, plan, plan.down, self._hidden, layer.down, x)
@@ -361,12 +361,13 @@ class CudaLM:
         if tile is None:
             torch.mm(y[:rows], weight.t(), out=self._y[:rows])
             return self._y, 1
-        return None, self._linear(rows, plan, tile, y, weight, x, ADD, 0, self.shape.true_width)
+        width = self.shape.true_width
+        return None, self._linear(rows, plan.rows, tile, y, weight, x, ADD, 0, width)
 
     def _linear(
         self,
         rows: int,
-        plan: Tiles,
+        tile_rows: int,
         tile: Tile,
         x: Tensor,
         weight: Tensor,
@@ -380,12 +381,12 @@ class CudaLM:
         n, k = weight.shape
         fit = tile.fit(n, k, wide=self._wide)
         squares = self._squares if squares is None else squares
-        row_tiles = -(-rows // plan.rows)
+        row_tiles = -(-rows // tile_rows)
         linear[(row_tiles * (n // fit.n),)](
             x, x.stride(0), weight, out, out.stride(0), squares, squares,
             rows, row_tiles, true_width * EPS,
             N=n, K=k, EPILOGUE=epilogue, PARTS=parts, PARTS_2=power_of_two(parts), STRIDE=PARTS,
-            TILE_M=plan.rows, TILE_N=fit.n, TILE_K=fit.k, STAGES=fit.stages,
+            TILE_M=tile_rows, TILE_N=fit.n, TILE_K=fit.k, STAGES=fit.stages,
             AHEAD=self._ahead(fit), num_warps=fit.warps, **self._chained,
         )  # fmt: skip
         return n // fit.n
@@ -467,7 +468,8 @@ class CudaLM:
             self.kv.stride(1), self.context, _LOG2_E / math.sqrt(shape.true_head),
             out_scale, HEADS=shape.heads, HEAD=shape.head, PAGES=self.places, PAGE=PAGE,
             SPLIT_PAGES=tile.split_pages, SPLITS=min(splits, 2),
-            SPLITS_2=self._split_room(tile.split_pages), TILE=tile.positions, FP8=self._fp8, num_warps=tile.warps, **self._chained,
+            SPLITS_2=self._split_room(tile.split_pages), TILE=tile.positions, FP8=self._fp8,
+            num_warps=tile.warps, **self._chained,
         )  # fmt: skip
 
     def _swiglu(self, rows: int, out: Tensor | None = None, out_scale: float = 1.0) -> None:
@@ -485,9 +487,11 @@ class CudaLM:
             parts = 1
         width, weights = self.shape.true_width, self.weights
         self._linear(
-            rows, plan, plan.depth_in, x, weights.depth_in, self._depth_in, STORE, parts, width
+            rows, plan.rows, plan.depth_in, x, weights.depth_in, self._depth_in, STORE, parts, width
         )
-        self._linear(rows, plan, plan.text, x, weights.text_head, self._logits, STORE, parts, width)
+        self._linear(
+            rows, plan.rows, plan.text, x, weights.text_head, self._logits, STORE, parts, width
+        )
 
     def launch_depformer(self, rows: int) -> None:
         """The second part: draws the text and then the codes, and completes a frame."""
@@ -501,28 +505,28 @@ class CudaLM:
             for index, layer in enumerate(step.layers):
                 qkv = self._depth_qkv[index, book]
                 self._linear(
-                    rows, plan, plan.depth_qkv, self._depth_x, layer.qkv, qkv, STORE, parts,
+                    rows, DEPTH_ROWS, plan.depth_qkv, self._depth_x, layer.qkv, qkv, STORE, parts,
                     width, squares,
                 )  # fmt: skip
                 heard = qkv[:, 2 * depth.attention :]
                 if book:
                     self._attend_books(rows, index, book)
                     heard = self._depth_attention
-                parts = self._depth_add(rows, plan, plan.depth_out, heard, layer.out)
+                parts = self._depth_add(rows, plan.depth_out, heard, layer.out)
                 self._linear(
-                    rows, plan, plan.depth_gate, self._depth_x, layer.gate, self._depth_hidden,
-                    SWIGLU, parts, width, squares,
+                    rows, DEPTH_ROWS, plan.depth_gate, self._depth_x, layer.gate,
+                    self._depth_hidden, SWIGLU, parts, width, squares,
                 )  # fmt: skip
-                parts = self._depth_add(rows, plan, plan.depth_down, self._depth_hidden, layer.down)
+                parts = self._depth_add(rows, plan.depth_down, self._depth_hidden, layer.down)
             self._linear(
-                rows, plan, plan.depth_head, self._depth_x, step.head, self._logits, STORE,
+                rows, DEPTH_ROWS, plan.depth_head, self._depth_x, step.head, self._logits, STORE,
                 parts if normed_head else 0, width, squares,
             )  # fmt: skip
         self._finish(rows)
 
-    def _depth_add(self, rows: int, plan: Tiles, tile: Tile, y: Tensor, weight: Tensor) -> int:
-        width, squares = self.depth.true_width, self._depth_squares
-        return self._linear(rows, plan, tile, y, weight, self._depth_x, ADD, 0, width, squares)
+    def _depth_add(self, rows: int, tile: Tile, y: Tensor, weight: Tensor) -> int:
+        x, squares, width = self._depth_x, self._depth_squares, self.depth.true_width
+        return self._linear(rows, DEPTH_ROWS, tile, y, weight, x, ADD, 0, width, squares)
 
     def _attend_books(self, rows: int, index: int, book: int) -> None:
         depth = self.depth

@@ -8,6 +8,7 @@ from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -54,7 +55,7 @@ class PagedLM:
         self.lm = lm
         self.pool = PagePool(pages)
         self.rings = PageRings(self.pool, lm.slots, lm.context)
-        self.seen = [0] * lm.slots
+        self.seen = np.zeros(lm.slots, np.int64)
         """Calls of each slot so far."""
         self.splits = 1
         """Of the last step."""
@@ -96,15 +97,17 @@ class PagedLM:
         The previous step must have ended.
         """
         bucket = self._buckets[bisect_left(self._buckets, len(slots))]
-        for row, slot in enumerate(slots):
-            self._slot_host[row] = slot
-            self._make_room(slot, self.seen[slot])
-        self._slot_host[len(slots) : bucket] = self.lm.trash
+        chosen = np.asarray(slots)
+        positions = self.seen[chosen]
+        for row in np.flatnonzero(positions % PAGE == 0).tolist():
+            self._make_room(slots[row], int(positions[row]))
+        slot_host = self._slot_host.numpy()
+        slot_host[: len(slots)] = chosen
+        slot_host[len(slots) : bucket] = self.lm.trash
         self._upload()
-        self.splits = self._splits(max(self.seen[slot] for slot in slots))
+        self.splits = self._splits(int(positions.max()))
         self._graphs((bucket, self.splits))
-        for slot in slots:
-            self.seen[slot] += 1
+        self.seen[chosen] += 1
         return bucket
 
     def _splits(self, position: int) -> int:
@@ -113,12 +116,9 @@ class PagedLM:
         return self._classes[bisect_left(self._classes, -(-pages // SPLIT_PAGES))]
 
     def _make_room(self, slot: int, position: int, count: int = 1) -> None:
-        ring = self.rings.table[slot]
-        page = ring[position // PAGE % self.rings.places]
-        if count == 1 and position % PAGE and page != NOWHERE and not self.pool.shared(page):
-            return
-        while not self.pool.free and self._prefixes:
-            self._forget_prefixes(1)
+        """Makes `count` places from `position` on the slot's own, whatever was in them."""
+        most = count // PAGE + 2
+        self._forget_prefixes(lambda: self.pool.free >= most)
         for fresh in self.rings.prepare(slot, position, count):
             # What another session left in it must not be read, not even to be multiplied by 0.
             source = fresh.source
@@ -243,20 +243,21 @@ class PagedLM:
         count = len(pages)
         if key is None or frames - 1 > self.lm.places * PAGE or count > self._most_kept:
             return
-        self._forget_prefixes(count - (self._most_kept - self._kept))
+        if key in self._prefixes:
+            return  # Somebody with the same prompt was prepared meanwhile.
+        self._forget_prefixes(lambda: self._kept + count <= self._most_kept)
         for page in pages:
             self.pool.share(page)
         self._prefixes[key] = _Prefix(frames, tuple(pages), columns)
         self._kept += count
 
-    def _forget_prefixes(self, pages: int) -> None:
-        """Forgets the prompts unused for longest, until that gives back `pages` of them."""
-        while pages > 0 and self._prefixes:
+    def _forget_prefixes(self, enough: Callable[[], bool]) -> None:
+        """Forgets the prompts unused for longest, until it is enough or none is left."""
+        while self._prefixes and not enough():
             _, prefix = self._prefixes.popitem(last=False)
             for page in prefix.pages:
                 self.pool.release(page)
             self._kept -= len(prefix.pages)
-            pages -= len(prefix.pages)
 
     def prefix_stats(self) -> PrefixStats:
         """What is kept of prompts."""

@@ -21,6 +21,11 @@ class Tile(NamedTuple):
         return Tile(divisor(n, self.n), divisor(k, self.k), self.warps, stages)
 
 
+DEPTH_ROWS: Final = 64
+"""Of a tile of the depformer's input, be there so many or one: chained launches of this shape
+overlap best."""
+
+
 class AttentionTile(NamedTuple):
     """How a program attends."""
 
@@ -35,7 +40,7 @@ class Tiles(NamedTuple):
     """The products of one launch. None: the library's product, with kernels between."""
 
     rows: int
-    """Of a tile of the input."""
+    """Of a tile of the temporal transformer's input; the depformer's has `DEPTH_ROWS`."""
     qkv: Tile | None
     out: Tile | None
     gate: Tile | None
@@ -52,6 +57,14 @@ class Tiles(NamedTuple):
     attention_fp8: AttentionTile
 
 
+_DEPTH: Final = {
+    "depth_qkv": Tile(32, 128, 4, 4),
+    "depth_out": Tile(16, 256, 4, 3),
+    "depth_gate": Tile(64, 128, 4, 4),
+    "depth_down": Tile(16, 256, 4, 4),
+    "depth_head": Tile(16, 256, 4, 3),
+}
+"""Good for any number of rows: the chain of launches is what takes the time."""
 _FEW: Final = Tiles(
     rows=16,
     qkv=Tile(32, 128, 4, 6),
@@ -60,24 +73,12 @@ _FEW: Final = Tiles(
     down=Tile(32, 256, 4, 6),
     text=Tile(64, 256, 4, 3),
     depth_in=Tile(32, 128, 4, 6),
-    depth_qkv=Tile(32, 256, 4, 4),
-    depth_out=Tile(16, 256, 4, 4),
-    depth_gate=Tile(32, 256, 4, 4),
-    depth_down=Tile(16, 256, 4, 4),
-    depth_head=Tile(16, 256, 4, 4),
+    **_DEPTH,
     attention=AttentionTile(32, 2, 4),
-    attention_fp8=AttentionTile(64, 4, 4),
+    attention_fp8=AttentionTile(32, 2, 8),
 )
-_ONE: Final = _FEW._replace(attention=AttentionTile(64, 4, 4))
-_SOME: Final = _FEW._replace(
-    rows=32,
-    qkv=Tile(32, 256, 4, 3),
-    out=None,
-    gate=Tile(32, 256, 4, 3),
-    down=None,
-    text=Tile(32, 128, 4, 5),
-    depth_in=Tile(32, 128, 4, 5),
-    attention=AttentionTile(16, 4, 4),
+_ONE: Final = _FEW._replace(
+    attention=AttentionTile(32, 2, 2), attention_fp8=AttentionTile(64, 4, 4)
 )
 _MANY: Final = Tiles(
     rows=64,
@@ -87,13 +88,9 @@ _MANY: Final = Tiles(
     down=None,
     text=Tile(128, 64, 8, 4),
     depth_in=Tile(64, 64, 4, 5),
-    depth_qkv=Tile(64, 128, 4, 4),
-    depth_out=Tile(32, 128, 4, 4),
-    depth_gate=Tile(64, 128, 4, 4),
-    depth_down=Tile(32, 128, 4, 4),
-    depth_head=Tile(32, 128, 4, 4),
+    **_DEPTH,
     attention=AttentionTile(16, 4, 4),
-    attention_fp8=AttentionTile(64, 4, 4),
+    attention_fp8=AttentionTile(64, 2, 8),
 )
 _FIXED: Final = _MANY._replace(
     qkv=Tile(64, 64, 4, 5),
@@ -109,7 +106,7 @@ def tiles(rows: int, *, fixed: bool) -> Tiles:
         return _FIXED
     if rows == 1:
         return _ONE
-    return _FEW if rows <= 16 else _SOME if rows <= 32 else _MANY
+    return _FEW if rows <= 16 else _MANY
 
 
 def buckets(rows: int) -> tuple[int, ...]:
