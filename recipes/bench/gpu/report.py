@@ -24,12 +24,13 @@ _SECTIONS: Final[Mapping[str, tuple[str, str, Mapping[str, str]]]] = {
         "Step",
         "All sessions have a frame at once: from their sound in host memory, through Mimi's "
         "encoder, a step of the model with sampling and Mimi's decoder, to the answers in host "
-        "memory. The reference is the `moshi` package in the same run, in bfloat16, with its own "
-        "graphs and compiled functions. Milliseconds; the last column but one is what the step "
-        "must read of weights, keys and values at least, over its time, as a share of the "
-        "bandwidth of a plain copy on the same device.",
+        "memory. The reference is the `moshi` package on the same machine, in bfloat16, as it "
+        "ships: with its own graphs, and its functions compiled. Milliseconds. `% of copy` is what "
+        "the step must read of weights, keys and values at least, over its time, as a share of the "
+        "bandwidth of a plain copy on the same device; memory is that of all slots of the model.",
         {
             "reference_p50": "reference p50",
+            "uncompiled_p50": "uncompiled p50",
             "p50_ms": "p50",
             "p99_ms": "p99",
             "ratio": "of the reference",
@@ -124,7 +125,7 @@ def page(machines: Sequence[Machine], measured: Sequence[Measured]) -> str:
         "Written by `python -m recipes.bench.gpu.report` from what `python -m recipes.bench.gpu` "
         "measured: random weights in the sizes of PersonaPlex 7B, contexts full unless a table "
         "says otherwise, sampling on.",
-        "\n".join(f"- {line}" for line in dict.fromkeys(map(_where, machines))),
+        "\n".join(f"- {line}" for line in _where(machines)),
     ]
     for name, (title, about, columns) in _SECTIONS.items():
         chosen = [line for line in lines if line.section == name]
@@ -143,7 +144,8 @@ def plot(measured: Sequence[Measured]) -> str:
     for line in latest(measured):
         case = line.case
         if line.section == "reference":
-            name = "moshi package, bf16"
+            uncompiled = line.figures.get("compiled") == "no"
+            name = "moshi package, bf16" + ", not compiled" * uncompiled
         elif line.section == "step":
             types = case.kv if case.weights == "bf16" else f"{case.kv}, weights {case.weights}"
             name = f"{types}, {remembered(case, tiny=False)} frames"
@@ -158,8 +160,9 @@ def plot(measured: Sequence[Measured]) -> str:
 
 def latest(measured: Sequence[Measured]) -> list[Measured]:
     """Without what was measured again later; in the order of sessions."""
+    kinds = ("on", "compiled", "identical")
     last = {
-        (line.section, line.case, line.figures.get("on"), "compared_frames" in line.figures): line
+        (line.section, line.case, *(line.figures.get(kind) for kind in kinds)): line
         for line in measured
     }
     # Stable: what a run found in order stays so.
@@ -169,21 +172,18 @@ def latest(measured: Sequence[Measured]) -> list[Measured]:
 
 
 def _beside_reference(steps: list[Measured], lines: list[Measured]) -> list[Measured]:
-    references = {
-        line.case.sessions: float(line.figures["p50_ms"])
-        for line in lines
-        if line.section == "reference"
-    }
+    references: dict[int, Figures] = {}
+    for line in lines:
+        if line.section == "reference":
+            name = "uncompiled_p50" if line.figures.get("compiled") == "no" else "reference_p50"
+            references.setdefault(line.case.sessions, {})[name] = line.figures["p50_ms"]
     found = {line.case.sessions for line in steps}
     alone = [Measured("step", Case(count), {}) for count in references if count not in found]
     joined: list[Measured] = []
     for line in sorted([*steps, *alone], key=lambda line: line.case.sessions):
-        figures: Figures = dict(line.figures)
-        reference = references.get(line.case.sessions)
-        if reference is not None:
-            figures["reference_p50"] = reference
-            if "p50_ms" in figures:
-                figures["ratio"] = float(figures["p50_ms"]) / reference
+        figures = line.figures | references.get(line.case.sessions, {})
+        if "reference_p50" in figures and "p50_ms" in figures:
+            figures["ratio"] = float(figures["p50_ms"]) / float(figures["reference_p50"])
         joined.append(Measured("step", line.case, figures))
     return joined
 
@@ -214,12 +214,21 @@ def _setup_words(case: Case) -> str:
     return f"{sessions} sessions, {context} frames, KV {kv}, weights {weights}"
 
 
-def _where(machine: Machine) -> str:
-    versions = ", ".join(f"{name} {version}" for name, version in machine.versions.items())
-    return (
-        f"{machine.taken}: {machine.device}, {machine.memory_gb:.0f} GB, which copies "
-        f"{machine.copy_tb_s:.2f} TB/s (read and written); {versions}"
-    )
+def _where(machines: Sequence[Machine]) -> list[str]:
+    """A line for each machine, with the copies that were measured on it."""
+    copies: dict[str, list[float]] = {}
+    for machine in machines:
+        versions = ", ".join(f"{name} {version}" for name, version in machine.versions.items())
+        name = f"{machine.taken}: {machine.device}, {machine.memory_gb:.0f} GB; {versions}"
+        copies.setdefault(name, []).append(machine.copy_tb_s)
+    return [
+        f"{name}; a plain copy moves {' to '.join(_ends(rates))} TB/s, read and written"
+        for name, rates in copies.items()
+    ]
+
+
+def _ends(rates: Sequence[float]) -> list[str]:
+    return sorted({f"{rate:.2f}" for rate in (min(rates), max(rates))})
 
 
 def main() -> None:
