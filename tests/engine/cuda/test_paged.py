@@ -38,7 +38,7 @@ def prompt(config: LMConfig, seed: int) -> Prompt:
 class Pair:
     """The same sessions in the specification and on pages."""
 
-    def __init__(self, slots: int) -> None:
+    def __init__(self, slots: int, prefill_rows: int = 64) -> None:
         self.config = SMALL
         self.spec = load(SMALL, tensors(SMALL))
         self.state = self.spec.state(slots)
@@ -53,7 +53,7 @@ class Pair:
             context=SMALL.context,
             kv=torch.float32,
             fixed=False,
-            prefill_rows=64,
+            prefill_rows=prefill_rows,
         )
         self.paged = PagedLM(self.lm, pages, prefix_cache_bytes=1 << 30)
         self.paged.capture()
@@ -96,3 +96,15 @@ def test_sessions_share_prompts_and_go_on_past_their_rings() -> None:
         pair.step([1, 0], 300 + step)
     pair.paged.reset([0, 1])
     assert pair.paged.free_pages == len(pair.paged.pool)
+
+
+def test_a_prompt_that_two_are_prepared_with_at_once_is_kept_once() -> None:
+    paged = Pair(4, prefill_rows=16).paged
+    made = build_prompt(SMALL, None, [4])
+    both = [paged.prefill(slot, made, "the same") for slot in (0, 1)]
+    for prefill in (*both, *both):
+        next(prefill, None)
+    assert paged.prefix_stats().misses == 2
+    paged.reset([0, 1])
+    assert paged.pool.free == len(paged.pool) - PLACES
+    assert paged.free_pages == len(paged.pool)
