@@ -21,6 +21,7 @@ from pathlib import Path
 from uvloop import new_event_loop
 
 import duplex
+from duplex.allocator import keep_freed_memory
 from duplex.config import ServeConfig
 from duplex.runtime import Runtime
 from engine.fleet import attached_engine
@@ -55,6 +56,7 @@ def main(arguments: Sequence[str]) -> None:
         signal.signal(number, signal.SIG_IGN)
     line, folder, home = arguments
     config: ServeConfig = pickle.load(sys.stdin.buffer)
+    keep_freed_memory()
     logging.basicConfig(
         level=config.log_level.upper(),
         format=f"%(asctime)s %(levelname)s worker {home} %(name)s: %(message)s",

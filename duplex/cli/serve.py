@@ -183,6 +183,7 @@ def _run_server(config: ServeConfig) -> None:
 
     from uvloop import new_event_loop
 
+    from duplex.allocator import keep_freed_memory
     from engine.api import EngineError
     from web.server import ListenError
     from web.tls import BadCertificate
@@ -191,6 +192,7 @@ def _run_server(config: ServeConfig) -> None:
     logging.basicConfig(
         level=config.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s"
     )
+    keep_freed_memory()
     _allow_descriptors(config.max_connections + _OTHER_DESCRIPTORS)
     run = _serve_alone if config.media_workers == 1 else _serve_with_workers
     try:

@@ -23,6 +23,7 @@ import uvloop
 from rich.console import Console
 from rich.table import Table
 
+from duplex.allocator import keep_freed_memory
 from duplex.config import ServeConfig
 from duplex.runtime import Runtime
 from engine.child import ChildEngine
@@ -143,6 +144,7 @@ def main(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Measures every load, one after the other."""
+    keep_freed_memory()
     results = [uvloop.run(run(case, sessions, talk_s)) for case in CASES]
     if as_json:
         print(json.dumps(msgspec.to_builtins(results)))
