@@ -91,8 +91,8 @@ _SECTIONS: Final[Mapping[str, tuple[str, str, Mapping[str, str]]]] = {
     ),
     "fixed": (
         "Fixed",
-        "`fixed`: sessions that join, pause and leave at random, compared bit by bit to themselves "
-        "alone; and a step with it and without.",
+        "Sessions that join, pause and leave at random, compared bit by bit to themselves alone; "
+        "and a step with `fixed` and without.",
         {},
     ),
     "soak": (
@@ -117,8 +117,10 @@ _SECTIONS: Final[Mapping[str, tuple[str, str, Mapping[str, str]]]] = {
 }
 
 
-def page(machines: Sequence[Machine], measured: Sequence[Measured]) -> str:
-    """RESULTS.md of what was measured, the last of the same line."""
+def page(
+    machines: Sequence[Machine], measured: Sequence[Measured], notes: Sequence[str] = ()
+) -> str:
+    """RESULTS.md of what was measured, the last of the same line. notes: paragraphs before it."""
     lines = latest(measured)
     parts = [
         "# Results on GPUs",
@@ -126,7 +128,9 @@ def page(machines: Sequence[Machine], measured: Sequence[Measured]) -> str:
         "measured: random weights in the sizes of PersonaPlex 7B, contexts full unless a table "
         "says otherwise, sampling on.",
         "\n".join(f"- {line}" for line in _where(machines)),
+        *notes,
     ]
+    missing: list[str] = []
     for name, (title, about, columns) in _SECTIONS.items():
         chosen = [line for line in lines if line.section == name]
         if name == "step":
@@ -135,6 +139,10 @@ def page(machines: Sequence[Machine], measured: Sequence[Measured]) -> str:
             parts += [f"## {title}", about, _table(chosen, columns)]
         if chosen and name == "step":
             parts.append(f"![Step time by sessions]({PLOT})")
+        if not chosen:
+            missing.append(f"- `{name}`: {about}")
+    if missing:
+        parts += ["## Not measured yet", "\n".join(missing)]
     return "\n\n".join(parts) + "\n"
 
 
@@ -235,10 +243,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else None)
     parser.add_argument("runs", nargs="+", type=Path)
     parser.add_argument("--out", type=Path, default=Path("recipes/bench"))
+    parser.add_argument("--note", action="append", default=[], help="a paragraph before the tables")
     told = parser.parse_args()
     runs = [read_run(path) for path in told.runs]
     measured = [line for run in runs for line in run.measured]
-    (told.out / "RESULTS.md").write_text(page([run.machine for run in runs], measured))
+    (told.out / "RESULTS.md").write_text(page([run.machine for run in runs], measured, told.note))
     if any(line.section in ("step", "reference") for line in measured):
         (told.out / PLOT).write_text(plot(measured))
 
