@@ -1,7 +1,8 @@
 """Pages of results: `python -m recipes.bench.gpu.report RUN.json... --out recipes/bench`.
 
 Writes RESULTS.md and a plot of step times beside it. Of what several runs have measured, the last
-one's figures are taken.
+one's figures are taken: name the runs in `recipes/bench/runs` first, then new ones, and keep these
+there too.
 """
 
 from __future__ import annotations
