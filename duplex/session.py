@@ -123,6 +123,7 @@ class Session:
         self._last_command = runtime.clock.now()
         self._finishing: asyncio.Task[None] | None = None
         self._announced = False
+        self._unread = False
 
     @property
     def live(self) -> bool:
@@ -247,10 +248,16 @@ class Session:
         try:
             self.outbox.put(event)
         except OutboxOverflow:
-            self.runtime.metrics.slow_readers += 1
+            self.count_slow_reader()
             self.outbox.close()
             self._start_finishing("slow_reader", drain=False)
             self.on_broken()
+
+    def count_slow_reader(self) -> None:
+        """Its reader didn't read, whoever noticed; a session counts once."""
+        if not self._unread:
+            self._unread = True
+            self.runtime.metrics.slow_readers += 1
 
     # --- the slot ---------------------------------------------------------------------------
 

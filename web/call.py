@@ -180,7 +180,7 @@ class Call:
         except ChannelNotOpen:
             return  # a caller may do without events
         except ChannelFull:
-            self._session.runtime.metrics.slow_readers += 1
+            self._session.count_slow_reader()
             self._hang_up()
             return
         counters = self._context.counters

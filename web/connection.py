@@ -212,7 +212,7 @@ class Connection:
 
     def _stalled(self) -> None:
         self._counters.stalled_writes += 1
-        self._session.runtime.metrics.slow_readers += 1
+        self._session.count_slow_reader()
         self._transport.abort()
 
     async def _close(self) -> None:
