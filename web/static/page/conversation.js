@@ -1,5 +1,7 @@
 /** One conversation: a microphone, a line to the server, and what is seen of both voices. */
 
+import { openContext } from "./audio.js";
+import { openCamera } from "./camera.js";
 import { Level } from "./level.js";
 import { openMicrophone } from "./microphone.js";
 import { Problem } from "./problems.js";
@@ -14,14 +16,17 @@ const RETRY_AS_WEBSOCKET = new Set(["no_webrtc", "no_path", "http_404", "http_40
 
 /**
  * Dispatches "talk" (detail: asking, connecting, preparing, listening, hearing, speaking or both),
- * "step" (both levels, every 40 ms), "words" (a piece of the model's text), "stats" and "ended"
- * (detail: a Problem, or null).
+ * "step" (both levels, for every 40 ms), "words" (a piece of the model's text), "stats", "refused"
+ * (a Problem that ends nothing), "camera" (whether it is on) and "ended" (a Problem, or null).
  */
 export class Conversation extends EventTarget {
-  constructor({ output, frameMs }) {
+  /** `output` plays the voice, `view` what the camera sees; `sees`: the model takes a camera. */
+  constructor({ output, view, frameMs, sees }) {
     super();
     this.output = output;
+    this.view = view;
     this.frameMs = frameMs;
+    this.sees = sees;
     this.muted = false;
     this.began = false;
     this.over = false;
@@ -32,10 +37,12 @@ export class Conversation extends EventTarget {
   async start({ microphone, session, transport }) {
     try {
       this.setTalk("asking");
+      this.wanted = microphone;
       this.stream = await openMicrophone(microphone);
-      this.context = new AudioContext();
-      await this.context.resume();
-      await this.connect(session, transport);
+      if (!this.over) {
+        this.context = openContext();
+        await this.connect(session, transport);
+      }
     } catch (error) {
       this.stop();
       if (this.over) return;
@@ -43,7 +50,7 @@ export class Conversation extends EventTarget {
       throw Problem.from(error);
     }
     if (this.over) {
-      this.line.close();
+      this.line?.close();
       this.stop();
     }
   }
@@ -52,7 +59,7 @@ export class Conversation extends EventTarget {
     this.setTalk("connecting");
     const lines = { webrtc: [WebRtcLine], websocket: [WebSocketLine], auto: [WebRtcLine, WebSocketLine] }[transport];
     for (const [index, Line] of lines.entries()) {
-      const line = new Line({ context: this.context, output: this.output });
+      const line = new Line({ context: this.context, output: this.output, sees: this.sees });
       this.listenTo(line);
       try {
         await line.open(this.stream, session);
@@ -74,14 +81,78 @@ export class Conversation extends EventTarget {
 
   live() {
     this.began = true;
-    const source = new MediaStreamAudioSourceNode(this.context, { mediaStream: this.stream });
-    this.user = new Level(source, { threshold: USER_THRESHOLD });
+    this.hearUser();
     this.model = new Level(this.line.voice, { threshold: MODEL_THRESHOLD });
+    this.steppedAt = performance.now() - STEP_MS;
     this.stepping = setInterval(() => this.step(), STEP_MS);
     this.counting = setInterval(() => this.count(), STATS_MS);
     this.step();
-    // A microphone that is unplugged ends its track.
-    this.stream.getAudioTracks()[0].addEventListener("ended", () => this.end(new Problem("NotFoundError", "the microphone's track ended")));
+    this.keepAwake();
+  }
+
+  /** Looks at the microphone's level, and for its end: one that is unplugged ends its track. */
+  hearUser() {
+    this.user?.stop();
+    this.user = new Level(new MediaStreamAudioSourceNode(this.context, { mediaStream: this.stream }), { threshold: USER_THRESHOLD });
+    const { stream } = this;
+    const unplugged = () => stream === this.stream && this.changeMicrophone({ ...this.wanted, deviceId: "" }, "microphone_changed");
+    stream.getAudioTracks()[0].addEventListener("ended", unplugged);
+  }
+
+  /** Goes on with another microphone, or ends if there is none; `notice` says why, if it must. */
+  async changeMicrophone(wanted, notice = null) {
+    if (!this.began || this.over) return;
+    try {
+      const stream = await openMicrophone(wanted);
+      const old = this.stream;
+      this.stream = stream;
+      this.mute = this.muted;
+      for (const track of old.getTracks()) track.stop();
+      if (this.over) return this.stop();
+      this.line.listenTo(stream);
+      this.hearUser();
+      if (notice) this.tell("refused", new Problem(notice, stream.getAudioTracks()[0].label));
+    } catch (error) {
+      if (notice) this.end(Problem.from(error));
+      else this.tell("refused", Problem.from(error));
+    }
+  }
+
+  /** Switches the camera on or off. */
+  async setCamera(on) {
+    if (!this.began || this.over) return;
+    try {
+      const stream = on ? await openCamera() : null;
+      this.closeCamera();
+      this.camera = stream;
+      if (this.over) return this.closeCamera();
+      this.view.srcObject = stream;
+      if (stream) {
+        await this.view.play();
+        stream.getVideoTracks()[0].addEventListener("ended", () => stream === this.camera && this.setCamera(false));
+      }
+      this.line.show(stream && this.view);
+      this.tell("camera", on);
+    } catch (error) {
+      this.closeCamera();
+      this.tell("camera", false);
+      this.tell("refused", Problem.from(error));
+    }
+  }
+
+  closeCamera() {
+    for (const track of this.camera?.getTracks() ?? []) track.stop();
+    this.camera = this.view.srcObject = null;
+  }
+
+  /** A phone whose screen goes dark takes the microphone away. */
+  async keepAwake() {
+    try {
+      this.awake = await navigator.wakeLock?.request("screen");
+      if (this.over) this.awake?.release();
+    } catch {
+      // refused to a tab that is away, or for want of battery: the call goes on
+    }
   }
 
   step() {
@@ -91,8 +162,12 @@ export class Conversation extends EventTarget {
     const user = this.muted ? 0 : this.user.rms;
     const userSpeaks = !this.muted && this.user.speaking;
     const modelSpeaks = this.model.speaking;
-    this.setTalk(userSpeaks ? (modelSpeaks ? "both" : "hearing") : modelSpeaks ? "speaking" : "listening");
-    this.tell("step", { user, model: this.model.rms, userSpeaks, modelSpeaks, muted: this.muted, now });
+    const paused = this.context.state !== "running";
+    this.setTalk(paused ? "paused" : userSpeaks ? (modelSpeaks ? "both" : "hearing") : modelSpeaks ? "speaking" : "listening");
+    // The timers of a tab that is away are rare: what was missed is made up for.
+    for (; this.steppedAt + STEP_MS <= now + STEP_MS / 2; this.steppedAt += STEP_MS) {
+      this.tell("step", { user, model: this.model.rms, userSpeaks, modelSpeaks, muted: this.muted, now: this.steppedAt });
+    }
   }
 
   async count() {
@@ -147,6 +222,8 @@ export class Conversation extends EventTarget {
   stop() {
     clearInterval(this.stepping);
     clearInterval(this.counting);
+    this.awake?.release();
+    if (this.camera) this.closeCamera();
     for (const track of this.stream?.getTracks() ?? []) track.stop();
     if (this.context && this.context.state !== "closed") this.context.close();
   }

@@ -18,10 +18,12 @@ const TALK = {
   hearing: ["Hearing you", ""],
   speaking: ["Speaking", "Talk over it if you like: it hears you."],
   both: ["Both talking", ""],
+  paused: ["Paused", "The browser has stopped the sound. Touch the page to go on."],
   ended: ["Call ended", "The transcript stays until the next call."],
 };
-const CALM_MS = 160; // a state is shown when it has lasted so long, so that the word does not flicker
+const CALM_MS = 160; // so that the word does not flicker
 const READY_MS = 2000;
+const LASTING = new Set(["unreachable", "invalid_api_key", "engine_unavailable"]); // over when the server is met
 
 const $ = (id) => document.getElementById(id);
 const { body } = document;
@@ -41,10 +43,10 @@ async function meetServer() {
     const ready = await readiness();
     if (ready.status === "ready") {
       serverSays("ready", ready.model, ` · ${ready.free} of ${ready.slots} lines free`);
-      if (!model) {
+      if (model?.name !== ready.model && !call) {
         model = await askModel();
         showModel();
-        clearProblem();
+        if (LASTING.has(problem?.code)) clearProblem();
       }
     } else {
       serverSays("asking", "", ready.reason);
@@ -91,12 +93,14 @@ function showModel() {
 
 async function start() {
   clearProblem();
-  call = new Conversation({ output: $("speaker-out"), frameMs: model.frame_ms });
+  call = new Conversation({ output: $("speaker-out"), view: $("camera-view"), frameMs: model.frame_ms, sees: model.video });
   call.volume = Number($("volume").value);
   follow(call);
   body.dataset.phase = "live";
   $("talk").textContent = "Hang up";
   setMuted(false);
+  showCamera(false);
+  $("camera").hidden = !model.video;
   timeline.reset();
   transcript.reset(model.name);
   for (const id of ["delay", "network", "buffer", "lost", "line"]) $(id).textContent = "–";
@@ -121,6 +125,7 @@ function follow(conversation) {
   conversation.addEventListener("words", current((text) => transcript.modelSays(text, performance.now())));
   conversation.addEventListener("stats", current(showStats));
   conversation.addEventListener("refused", current(showProblem));
+  conversation.addEventListener("camera", current(showCamera));
   conversation.addEventListener("ended", current(ended));
 }
 
@@ -145,6 +150,7 @@ function ended(found) {
   transcript.endLine();
   swell({ user: 0, model: 0 });
   body.removeAttribute("data-muted");
+  showCamera(false);
   body.dataset.phase = began ? "ended" : "idle";
   $("talk").textContent = began ? "Talk again" : "Start talking";
   $("talk").disabled = false;
@@ -154,12 +160,23 @@ function ended(found) {
 }
 
 let calming = null;
+let latest = null;
 
+/** Shows a state; those that come and go with the voices at most once in CALM_MS. */
 function showTalk(talk) {
-  clearTimeout(calming);
+  latest = talk;
   const flickers = ["listening", "hearing", "speaking", "both"].includes(talk);
-  if (flickers) calming = setTimeout(sayTalk, CALM_MS, talk);
-  else sayTalk(talk);
+  if (flickers && body.dataset.phase === "live") {
+    calming ??= setTimeout(sayLatest, CALM_MS);
+  } else {
+    sayLatest();
+  }
+}
+
+function sayLatest() {
+  clearTimeout(calming);
+  calming = null;
+  sayTalk(latest);
 }
 
 function sayTalk(talk) {
@@ -177,6 +194,16 @@ function setMuted(muted) {
     call.mute = muted;
     showTalk(call.talk);
   }
+}
+
+function showCamera(on) {
+  $("camera").setAttribute("aria-pressed", String(on));
+  $("camera").title = on ? "Switch the camera off (C)" : "Let it see you (C)";
+  $("camera-view").hidden = !on;
+}
+
+function toggleCamera() {
+  if (model.video) call.setCamera($("camera").getAttribute("aria-pressed") !== "true");
 }
 
 function interrupt() {
@@ -207,6 +234,7 @@ function showProblem(found) {
 }
 
 function clearProblem() {
+  problem = null;
   $("problem").hidden = true;
 }
 
@@ -227,6 +255,10 @@ async function copy(button, text) {
 async function fillDevices() {
   await listDevices($("microphone"), "audioinput");
   await listDevices($("speaker"), "audiooutput");
+}
+
+function changeMicrophone() {
+  call?.changeMicrophone(microphoneSettings());
 }
 
 async function chooseSpeaker() {
@@ -252,6 +284,8 @@ $("mute").addEventListener("click", () => setMuted($("mute").getAttribute("aria-
 $("interrupt").addEventListener("click", interrupt);
 $("volume").addEventListener("input", () => call && (call.volume = Number($("volume").value)));
 $("speaker").addEventListener("change", chooseSpeaker);
+for (const id of ["microphone", "echo-cancellation", "noise-suppression"]) $(id).addEventListener("change", changeMicrophone);
+$("camera").addEventListener("click", toggleCamera);
 $("open-settings").addEventListener("click", () => {
   fillDevices();
   $("settings").showModal();
@@ -270,6 +304,7 @@ document.addEventListener("keydown", (event) => {
   const busy = event.target.closest("input, textarea, select, dialog");
   if (!call || busy || event.ctrlKey || event.metaKey || event.altKey) return;
   if (event.key === "m" || event.key === "M") setMuted($("mute").getAttribute("aria-pressed") !== "true");
+  if (event.key === "c" || event.key === "C") toggleCamera();
   if (event.key === "Escape") interrupt();
 });
 addEventListener("pagehide", () => call?.close());

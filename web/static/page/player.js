@@ -2,7 +2,8 @@
  * Audio worklet: plays frames of float samples as they come.
  *
  * It begins when a little is there, and after a gap waits for as much again. What piles up beyond
- * a limit is dropped from its oldest end: delay is worse than a skip.
+ * a limit is dropped from its oldest end: delay is worse than a skip. It tells how far it has
+ * played: of which response, and up to which time in it.
  */
 
 const START_S = 0.06;
@@ -12,24 +13,32 @@ const REPORT_S = 0.25;
 class Player extends AudioWorkletProcessor {
   constructor() {
     super();
-    this.port.onmessage = ({ data }) => (data === "flush" ? this.flush() : this.push(new Float32Array(data)));
+    this.port.onmessage = ({ data }) => (data === "flush" ? this.flush() : this.push(data));
     this.underruns = 0;
     this.reportIn = 0;
-    this.flush();
+    this.played = null;
+    this.empty();
   }
 
-  flush() {
+  empty() {
     this.queue = [];
     this.offset = 0;
     this.buffered = 0;
     this.playing = false;
   }
 
-  push(frame) {
-    this.queue.push(frame);
-    this.buffered += frame.length;
+  /** Drops what waits, and says at once where it has stopped. */
+  flush() {
+    this.empty();
+    this.report();
+  }
+
+  /** `samples` end `endMs` after the beginning of the audio of `response`. */
+  push({ samples, response, endMs }) {
+    this.queue.push({ samples: new Float32Array(samples), response, endMs });
+    this.buffered += this.queue.at(-1).samples.length;
     while (this.buffered > MOST_S * sampleRate) {
-      this.buffered -= this.queue.shift().length - this.offset;
+      this.buffered -= this.queue.shift().samples.length - this.offset;
       this.offset = 0;
     }
     if (this.buffered >= START_S * sampleRate) this.playing = true;
@@ -44,22 +53,26 @@ class Player extends AudioWorkletProcessor {
         this.underruns += 1;
         break;
       }
-      const count = Math.min(out.length - at, frame.length - this.offset);
-      out.set(frame.subarray(this.offset, this.offset + count), at);
+      const { samples, response, endMs } = frame;
+      const count = Math.min(out.length - at, samples.length - this.offset);
+      out.set(samples.subarray(this.offset, this.offset + count), at);
       at += count;
       this.offset += count;
       this.buffered -= count;
-      if (this.offset === frame.length) {
+      this.played = { response, ms: endMs - (1000 * (samples.length - this.offset)) / sampleRate };
+      if (this.offset === samples.length) {
         this.queue.shift();
         this.offset = 0;
       }
     }
     this.reportIn -= out.length;
-    if (this.reportIn <= 0) {
-      this.reportIn = REPORT_S * sampleRate;
-      this.port.postMessage({ buffered: this.buffered, underruns: this.underruns });
-    }
+    if (this.reportIn <= 0) this.report();
     return true;
+  }
+
+  report() {
+    this.reportIn = REPORT_S * sampleRate;
+    this.port.postMessage({ buffered: this.buffered, underruns: this.underruns, played: this.played });
   }
 }
 

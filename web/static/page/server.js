@@ -1,15 +1,16 @@
 /** What this server serves, and the key it wants. All addresses are relative to the page. */
 
 import { Problem } from "./problems.js";
+import { recall, remember } from "./storage.js";
 
 const KEY = "duplex-api-key";
 
 export function apiKey() {
-  return sessionStorage.getItem(KEY);
+  return recall("sessionStorage", KEY);
 }
 
 export function useApiKey(key) {
-  sessionStorage.setItem(KEY, key);
+  remember("sessionStorage", KEY, key);
 }
 
 /** `fetch`, with the key; throws a Problem for every answer that is no success. */

@@ -1,5 +1,7 @@
 /** What the person chose, kept in this browser; the key is not among it. */
 
+import { recall, remember } from "./storage.js";
+
 const KEPT = {
   "voice": "value",
   "persona": "value",
@@ -20,9 +22,9 @@ const field = (id) => document.getElementById(id);
 export function restoreSettings() {
   let kept = {};
   try {
-    kept = JSON.parse(localStorage.getItem(PLACE)) ?? {};
+    kept = JSON.parse(recall("localStorage", PLACE)) ?? {};
   } catch {
-    localStorage.removeItem(PLACE);
+    // not ours, or of an older page: the next change writes it anew
   }
   for (const [id, property] of Object.entries(KEPT)) {
     const element = field(id);
@@ -38,7 +40,7 @@ export function restoreSettings() {
 
 function keepSettings() {
   const entries = Object.entries(KEPT).map(([id, property]) => [id, field(id)[property]]);
-  localStorage.setItem(PLACE, JSON.stringify(Object.fromEntries(entries)));
+  remember("localStorage", PLACE, JSON.stringify(Object.fromEntries(entries)));
 }
 
 export function microphoneSettings() {

@@ -5,6 +5,8 @@ import { visible } from "./level.js";
 const PAUSE_MS = 1100; // between two of the model's lines
 const SHORT_MS = 250; // sounds of yours that are no speech
 const MAX_LINES = 400;
+const MAX_CHARS = 600; // of a line of the model's: who never pauses begins anew at a word
+const MAX_LEVELS = 750; // of a line of yours: half a minute
 
 export class Transcript {
   constructor(list, announce) {
@@ -23,7 +25,9 @@ export class Transcript {
 
   /** A piece of what the model says. */
   modelSays(text, now) {
-    if (this.line && now - this.lastAt > PAUSE_MS) this.endLine();
+    const { follows } = this;
+    const full = this.line && this.words.textContent.length > MAX_CHARS && /^\s/.test(text);
+    if (full || (this.line && now - this.lastAt > PAUSE_MS)) this.endLine();
     if (!this.line) {
       if (!text.trim()) return;
       this.line = this.add("model growing", this.name);
@@ -31,9 +35,9 @@ export class Transcript {
       this.words = document.createElement("p");
       this.line.append(this.words);
     }
-    this.words.append(text);
+    this.words.textContent += text;
     this.lastAt = now;
-    this.follow();
+    if (follows) this.follow();
   }
 
   /** The model's line is over. */
@@ -51,7 +55,8 @@ export class Transcript {
     if (speaking) {
       this.speech ??= { levels: [], from: now };
       this.speech.levels.push(rms);
-    } else if (this.speech) {
+    }
+    if (this.speech && (!speaking || this.speech.levels.length >= MAX_LEVELS)) {
       const { levels, from } = this.speech;
       this.speech = null;
       if (now - from - 280 >= SHORT_MS) this.userSpoke(levels, now - from - 280);
@@ -59,12 +64,13 @@ export class Transcript {
   }
 
   userSpoke(levels, ms) {
+    const { follows } = this;
     const line = this.add("you", "You");
     const picture = waveform(levels);
     picture.setAttribute("aria-label", `You spoke for ${(ms / 1000).toFixed(1)} seconds`);
     line.append(picture);
     line.dataset.seconds = (ms / 1000).toFixed(1);
-    this.follow();
+    if (follows) this.follow();
   }
 
   /** All of it as text. */
@@ -84,6 +90,12 @@ export class Transcript {
     this.list.append(line);
     if (this.list.children.length > MAX_LINES) this.list.firstChild.remove();
     return line;
+  }
+
+  /** Whether the end is in sight: whoever has scrolled up is reading. */
+  get follows() {
+    const { scrollTop, scrollHeight, clientHeight } = this.list;
+    return scrollHeight - scrollTop - clientHeight < 48;
   }
 
   follow() {

@@ -5,6 +5,7 @@ import { ask, iceServers } from "./server.js";
 
 const CONNECT_MS = 8000;
 const SILENT_S = 4; // the server sends all the time: without a packet for so long it is gone
+const VIDEO = { maxBitrate: 600_000, maxFramerate: 15 };
 const DUCK_MS = 600; // how long an interrupt stays silent if the server says nothing
 
 /**
@@ -12,11 +13,13 @@ const DUCK_MS = 600; // how long an interrupt stays silent if the server says no
  * event) and "ended" (detail: a Problem, or null).
  */
 export class WebRtcLine extends EventTarget {
-  constructor({ context, output }) {
+  /** `output` plays the voice; `sees` says whether the model takes a camera. */
+  constructor({ context, output, sees }) {
     super();
     this.name = "WebRTC";
     this.context = context;
     this.output = output;
+    this.sees = sees;
     this.over = false;
     this.last = {};
   }
@@ -29,6 +32,7 @@ export class WebRtcLine extends EventTarget {
     } catch (error) {
       this.over = true;
       this.peer?.close();
+      await this.giveUp();
       throw error;
     }
   }
@@ -36,19 +40,24 @@ export class WebRtcLine extends EventTarget {
   async connect(stream, session) {
     const peer = new RTCPeerConnection({ iceServers: await iceServers() });
     this.peer = peer;
-    for (const track of stream.getAudioTracks()) peer.addTrack(track, stream);
+    if (this.over) return peer.close();
+    this.microphone = peer.addTrack(stream.getAudioTracks()[0], stream);
+    // Offered in any case, so that the camera can come and go without another offer.
+    if (this.sees) this.camera = peer.addTransceiver("video", { direction: "sendonly", sendEncodings: [VIDEO] }).sender;
     const channel = peer.createDataChannel("oai-events");
     this.channel = channel;
     channel.addEventListener("message", ({ data }) => this.receive(JSON.parse(data)));
     const heard = new Promise((resolve) => peer.addEventListener("track", resolve, { once: true }));
     await peer.setLocalDescription();
     await gathered(peer);
+    if (this.over) return;
     this.tell("phase", "preparing");
     const body = new FormData();
     body.set("sdp", peer.localDescription.sdp);
     body.set("session", JSON.stringify(session));
     const answer = await ask("v1/realtime/calls?duplex=1", { method: "POST", body });
     this.address = answer.headers.get("Location");
+    if (this.over) return this.giveUp();
     const connected = new Promise((resolve, reject) => {
       const timer = setTimeout(() => reject(new Problem("no_path", `ICE ${peer.iceConnectionState}`)), CONNECT_MS);
       peer.addEventListener("connectionstatechange", () => {
@@ -58,7 +67,7 @@ export class WebRtcLine extends EventTarget {
         } else if (peer.connectionState === "failed") {
           clearTimeout(timer);
           reject(new Problem("no_path", "ICE failed"));
-          this.end(new Problem("lost", "ICE failed"));
+          if (this.voice) this.end(new Problem("lost", "ICE failed"));
         } else if (peer.connectionState === "closed") {
           this.end(null);
         }
@@ -68,7 +77,8 @@ export class WebRtcLine extends EventTarget {
     await peer.setRemoteDescription({ type: "answer", sdp: await answer.text() });
     const { streams: [remote] } = await heard;
     this.output.srcObject = remote;
-    await Promise.all([connected, this.output.play()]);
+    await Promise.all([connected, this.output.play().catch((error) => { throw new Problem("autoplay", error.message); })]);
+    if (this.over) return;
     channel.addEventListener("close", () => this.end(this.reason ?? new Problem("lost", "the events channel closed")));
     this.voice = new MediaStreamAudioSourceNode(this.context, { mediaStream: remote });
     this.tell("phase", "live");
@@ -76,6 +86,16 @@ export class WebRtcLine extends EventTarget {
 
   send(event) {
     if (this.channel?.readyState === "open") this.channel.send(JSON.stringify(event));
+  }
+
+  /** Shows what the camera sees, from an element that plays it; null for no more. */
+  show(view) {
+    this.camera?.replaceTrack(view?.srcObject.getVideoTracks()[0] ?? null);
+  }
+
+  /** Goes on with another microphone. */
+  listenTo(stream) {
+    this.microphone.replaceTrack(stream.getAudioTracks()[0]);
   }
 
   /** Silence at once; what the server has sent already is on its way through the browser. */
@@ -92,6 +112,12 @@ export class WebRtcLine extends EventTarget {
   /** Says goodbye. */
   close() {
     this.end(null);
+  }
+
+  /** Gives the line back that the server holds for a call which did not come about. */
+  async giveUp() {
+    const id = this.address?.split("/").at(-1);
+    if (id) await ask(`v1/realtime/calls/${id}/hangup`, { method: "POST" }).catch(() => {});
   }
 
   /** Of the last second: the way to the server and back, the wait in the browser, what was lost. */
@@ -125,10 +151,12 @@ export class WebRtcLine extends EventTarget {
   duck(ms) {
     this.ducked = true;
     this.output.volume = 0;
+    this.output.muted = true; // where a page can't set the volume
     clearTimeout(this.ducking);
     this.ducking = setTimeout(() => {
       this.ducked = false;
       this.output.volume = this.loudness ?? 1;
+      this.output.muted = false;
     }, ms);
   }
 
@@ -136,7 +164,9 @@ export class WebRtcLine extends EventTarget {
     if (this.over) return;
     this.over = true;
     this.send({ type: "session.close" });
-    this.peer.close();
+    this.peer?.close();
+    clearTimeout(this.ducking);
+    this.output.muted = false;
     this.output.srcObject = null;
     this.tell("ended", problem);
   }

@@ -1,10 +1,13 @@
 /** A call over a WebSocket: PCM in JSON, recorded and played by audio worklets. */
 
+import { openContext } from "./audio.js";
+import { takePicture } from "./camera.js";
 import { Problem } from "./problems.js";
 import { apiKey, socketAddress } from "./server.js";
 
 const RATE = 24000;
-const HEARTBEAT_MS = 1000;
+const BEAT_MS = 1000;
+const PICTURE_MS = 500;
 
 /** Has the same surface as WebRtcLine. */
 export class WebSocketLine extends EventTarget {
@@ -17,6 +20,8 @@ export class WebSocketLine extends EventTarget {
     this.epoch = -1;
     this.staleEpoch = -1;
     this.networkMs = null;
+    this.played = null; // how far, of which response, and when that was
+    this.told = {}; // the same, as the server was told last
   }
 
   async open(stream, session) {
@@ -30,21 +35,21 @@ export class WebSocketLine extends EventTarget {
       throw Problem.from(error);
     }
     this.recorder.port.onmessage = ({ data }) => this.append(data);
-    this.beat = setInterval(() => this.ping(), HEARTBEAT_MS);
+    this.beat = setInterval(() => this.onBeat(), BEAT_MS);
     this.tell("phase", "live");
   }
 
   async prepareAudio(stream) {
     if (!globalThis.AudioWorkletNode) throw new Problem("insecure");
     // Firefox records only at the microphone's own rate; the server takes any.
-    this.player = new AudioContext({ sampleRate: RATE });
-    let source;
+    this.player = openContext({ sampleRate: RATE });
+    this.capture = openContext({ sampleRate: RATE });
     try {
-      this.capture = new AudioContext({ sampleRate: RATE });
-      source = new MediaStreamAudioSourceNode(this.capture, { mediaStream: stream });
+      this.source = new MediaStreamAudioSourceNode(this.capture, { mediaStream: stream });
     } catch {
-      this.capture = new AudioContext();
-      source = new MediaStreamAudioSourceNode(this.capture, { mediaStream: stream });
+      this.capture.close();
+      this.capture = openContext();
+      this.source = new MediaStreamAudioSourceNode(this.capture, { mediaStream: stream });
     }
     const here = (name) => new URL(name, import.meta.url).href;
     await Promise.all([
@@ -55,15 +60,11 @@ export class WebSocketLine extends EventTarget {
       numberOfOutputs: 0,
       processorOptions: { chunk: Math.round(0.02 * this.capture.sampleRate) },
     });
-    source.connect(this.recorder);
+    this.source.connect(this.recorder);
     this.voice = new AudioWorkletNode(this.player, "player", { numberOfInputs: 0, outputChannelCount: [1] });
-    this.gain = new GainNode(this.player);
+    this.gain = new GainNode(this.player, { gain: this.loudness ?? 1 });
     this.voice.connect(this.gain).connect(this.player.destination);
-    this.voice.port.onmessage = ({ data }) => {
-      this.buffered = data.buffered;
-      this.underruns = data.underruns;
-    };
-    await Promise.all([this.capture.resume(), this.player.resume()]);
+    this.voice.port.onmessage = ({ data }) => this.onReport(data);
   }
 
   connect(session) {
@@ -96,7 +97,7 @@ export class WebSocketLine extends EventTarget {
     switch (event.type) {
       case "response.output_audio.delta":
         this.epoch = event.metadata.epoch;
-        if (this.epoch > this.staleEpoch) this.play(event.delta);
+        if (this.epoch > this.staleEpoch) this.play(event);
         return;
       case "session.created":
         this.opened = true;
@@ -114,21 +115,54 @@ export class WebSocketLine extends EventTarget {
     this.tell("message", event);
   }
 
-  play(base64) {
-    const samples = Uint8Array.from(atob(base64), (character) => character.charCodeAt(0)).buffer;
-    this.voice.port.postMessage(samples, [samples]);
+  play({ delta, response_id: response, metadata }) {
+    const samples = Uint8Array.from(atob(delta), (character) => character.charCodeAt(0)).buffer;
+    this.voice.port.postMessage({ samples, response, endMs: metadata.audio_duration_ms }, [samples]);
   }
 
   append(samples) {
     const bytes = new Uint8Array(samples);
     let text = "";
     for (let start = 0; start < bytes.length; start += 8192) text += String.fromCharCode(...bytes.subarray(start, start + 8192));
-    this.send({ type: "input_audio_buffer.append", audio: btoa(text) });
+    const event = { type: "input_audio_buffer.append", audio: btoa(text) };
+    if (this.picture) event.video_frames = [this.picture];
+    this.picture = null;
+    this.send(event);
   }
 
-  ping() {
+  /** Shows what the camera sees, from an element that plays it; null for no more. */
+  show(view) {
+    clearInterval(this.looking);
+    if (view) this.looking = setInterval(() => (this.picture = takePicture(view)), PICTURE_MS);
+  }
+
+  /** Goes on with another microphone. */
+  listenTo(stream) {
+    this.source.disconnect();
+    this.source = new MediaStreamAudioSourceNode(this.capture, { mediaStream: stream });
+    this.source.connect(this.recorder);
+  }
+
+  onReport({ buffered, underruns, played }) {
+    this.buffered = buffered;
+    this.underruns = underruns;
+    this.played = played && { ...played, at: performance.now() };
+  }
+
+  onBeat() {
     this.pinged = performance.now();
     this.send({ type: "session.heartbeat" });
+    this.acknowledge(false);
+  }
+
+  /** Tells the server how much of the response was heard; with `truncate`, that no more will be. */
+  acknowledge(truncate) {
+    if (!this.played) return;
+    const { response, ms, at } = this.played;
+    const heard = ms + Math.min(performance.now() - at, (1000 * this.buffered) / RATE);
+    if (!truncate && this.told.response === response && this.told.heard === heard) return;
+    this.told = { response, heard };
+    this.send({ type: "playback.ack", response_id: response, played_ms: Math.max(0, heard), truncate });
   }
 
   send(event) {
@@ -141,15 +175,20 @@ export class WebSocketLine extends EventTarget {
     this.send({ type: "barge_in" });
   }
 
+  /** What waits is not played: its words belong to no history. */
   flush() {
+    this.acknowledge(true);
     this.voice.port.postMessage("flush");
+    this.buffered = 0;
   }
 
   set volume(value) {
+    this.loudness = value;
     if (this.gain) this.gain.gain.value = value;
   }
 
   close() {
+    this.acknowledge(false);
     this.send({ type: "session.close" });
     this.end(null);
   }
@@ -167,6 +206,7 @@ export class WebSocketLine extends EventTarget {
 
   release() {
     clearInterval(this.beat);
+    clearInterval(this.looking);
     this.socket?.close(1000);
     for (const context of [this.capture, this.player]) if (context && context.state !== "closed") context.close();
   }
