@@ -77,13 +77,9 @@ class Losses:
 class LmTrainer:
     """The model with its training-only label head, and its optimiser."""
 
-    def __init__(self, config: LmConfig, device: str, *, compiled: bool = False) -> None:
+    def __init__(self, config: LmConfig, device: str) -> None:
         self.config, self.device = config, device
         self.model = LanguageModel(config).to(device)
-        self._hidden, self._depth = self.model.hidden, self.model.depth
-        if compiled:
-            self._hidden = torch.compile(self.model.hidden, dynamic=False)
-            self._depth = torch.compile(self.model.depth, dynamic=False)
         self.label_head = nn.Linear(config.dim, sum(LABEL_SIZES)).to(device)
         weights = [*self.model.parameters(), *self.label_head.parameters()]
         self._weights = weights
@@ -121,7 +117,7 @@ class LmTrainer:
         c = self.config
         agent, user = delayed(t.agent, 1, c.card), delayed(t.user, 1, c.card)
         text_in, audio_in = grid_inputs(t.text, *self._roughen(agent, user), c)
-        h = self._hidden(text_in[:, :-1], audio_in[:, :, :-1])
+        h = self.model.hidden(text_in[:, :-1], audio_in[:, :, :-1])
         target, codes = t.text[:, 1:], agent[:, :, 1:]
         column = torch.arange(1, t.text.shape[1], device=h.device)[None]
         prompt = t.prompt.clamp(min=1)[:, None]
@@ -151,7 +147,7 @@ class LmTrainer:
         priority = torch.where(one_late, priority + torch.rand_like(priority) * 0.05, -1.0)
         pick = priority.flatten().topk(int(priority.numel() * DEPTH_SHARE)).indices
         spoken = codes.transpose(1, 2).flatten(0, 1)[pick]
-        depth = self._depth(h.flatten(0, 1)[pick], target.flatten()[pick], spoken)
+        depth = self.model.depth(h.flatten(0, 1)[pick], target.flatten()[pick], spoken)
         unmasked = torch.where(one_late.flatten()[pick][:, None], spoken, -1)
         by_book = torch.stack([
             F.cross_entropy(depth[:, k].float(), unmasked[:, k], ignore_index=-1)
@@ -261,7 +257,6 @@ def main(
     workers: int = 12,
     seed: int = 1,
     start: Annotated[Path | None, typer.Option(help="folder of a model to go on from")] = None,
-    compiled: Annotated[bool, typer.Option(help="torch.compile; takes a minute at first")] = False,
     tiny: Annotated[bool, typer.Option(help="small batches, to try it on a CPU")] = False,
 ) -> None:
     """Train and save `OUT/lm-*.safetensors` (fp16) and `OUT/lm_log.json` (curves).
@@ -278,8 +273,7 @@ def main(
     codec.load_state_dict(load_parts(codec_dir, "codec", device))
     codes = PromptCodes.measure(codec, device)
     render = Renderer(ClipBank(clips, device), codec, codes)
-    config = LmConfig(text_card=TextTokenizer(tokenizer).card)
-    trainer = LmTrainer(config, device, compiled=compiled)
+    trainer = LmTrainer(LmConfig(text_card=TextTokenizer(tokenizer).card), device)
     if start is not None:
         trainer.load(start)
     sources = []
