@@ -19,6 +19,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from tests.media.rtc_client import Client, speech
 
 SLOTS = 4
+HANGS_S = 100
+"""What hasn't come by then never comes; a process that is started again takes a while."""
 CHAT = {"model": "parrot", "stages": {"reply": {"kind": "echo", "final": True}}}
 DUPLEX = "/v1/realtime?duplex=1"
 FRAME = np.linspace(-0.5, 0.5, 1_920, dtype="<f4").tobytes()
@@ -59,7 +61,7 @@ async def samples(server, name):
 
 async def until(server, name, condition):
     """Waits for the values of a metric; hangs, and so fails, if they never come."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(HANGS_S):
         while not condition(values := await samples(server, name)):
             await asyncio.sleep(0.02)
     return values
@@ -228,14 +230,13 @@ async def phone(server, pcm=None):
 
 
 async def test_calls_are_echoed_by_both_and_hung_up_at_either(server):
-    pcm = speech(5.0)
-    async with phone(server, pcm) as (one, first), phone(server, pcm) as (two, second):
-        assert {url.rpartition("/")[2].split("_")[1] for url in (first, second)} == {"0-0", "1-0"}
-        for client in (one, two):
-            async with asyncio.timeout(20):
+    homes = set()
+    while homes != {"0-0", "1-0"}:
+        async with phone(server, speech(5.0)) as (client, url):
+            homes.add(url.rpartition("/")[2].split("_")[1])
+            async with asyncio.timeout(HANGS_S):
                 while not any(np.abs(piece).max() > 0.1 for piece in client.heard):
                     await asyncio.sleep(0.01)
-        for client, url in ((one, first), (two, second)):
             statuses = []
             for _ in range(2):  # a connection of its own each time, so to both workers
                 async with aiohttp.ClientSession() as http, http.post(url + "/hangup") as answer:
@@ -274,7 +275,7 @@ async def test_when_the_engine_dies_all_are_told_and_can_come_again(server, call
             assert (await caller.until("error"))["error"]["code"] == "internal_error"
             assert await caller.close_code() == 1011
     ready = 0
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(HANGS_S):
         while ready < 4:  # so both are
             ready = ready + 1 if (await get(server, "/ready"))[0] == 200 else 0
     async with conversations(server, call, 2):
@@ -302,7 +303,7 @@ async def test_places_and_secrets_are_those_of_the_whole_server(workers):
                     await http.ws_connect(server.address + DUPLEX, headers=bearer)
                 assert refusal.value.status == 429
             await sockets[0].close()
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(HANGS_S):
                 while True:
                     try:
                         again = await http.ws_connect(server.address + DUPLEX, headers=bearer)
@@ -346,7 +347,7 @@ async def test_a_signal_drains_all_of_them(workers, call):
             family = psutil.Process(server.process.pid).children(recursive=True)
             for process in [*family, psutil.Process(server.process.pid)]:
                 os.kill(process.pid, signal.SIGTERM)  # as a service manager does
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(HANGS_S):
                 while (await get(server, "/ready"))[0] == 200:
                     await asyncio.sleep(0.01)
             await one.converse(2)
