@@ -84,7 +84,7 @@ def same(left: list[Tensor], right: list[Tensor]) -> bool:
 
 @pytest.mark.timeout(600)
 def test_golden():
-    """One frame in the published strides: some ten seconds of a core in the interpreter."""
+    """One frame, with the published strides: seconds of a core, minutes of a busy one."""
     config = MimiConfig.from_json(json.loads((GOLDEN / "config.json").read_text()))
     with np.load(GOLDEN / "case.npz") as case:
         pcm, codes, decoded = (torch.from_numpy(case[name]) for name in ("pcm", "codes", "decoded"))
