@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Final
 
 import torch
+from msgspec.structs import replace
 
 from engine.api import EngineConfig, EngineError
 from engine.cuda.options import CudaOptions
@@ -59,6 +60,7 @@ def load_model(directory: ModelDirectory, config: EngineConfig) -> LockstepModel
     elif device.index is not None:
         torch.cuda.set_device(device)  # also for kernels that go where the thread is
     _choose_threads(directory, config, device)
+    options = cuda_options(directory, config)
     lm_config, mimi_config = directory.lm_config, directory.mimi_config
     if lm_config.card != mimi_config.quantizer.bins:
         raise EngineError(
@@ -69,18 +71,22 @@ def load_model(directory: ModelDirectory, config: EngineConfig) -> LockstepModel
     mimi = Mimi.load(directory.mimi, mimi_config, books=lm_config.books, device=device)
     dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
     check_weights(directory.lm, dtype, device)
-    prompter = _prompter(directory, config, mimi, tokenizer, device)
+    prompter = load_prompter(directory, config, mimi, tokenizer, device)
     slots = _slots(directory, config, device)
     if device.type == "cuda":
         from engine.cuda.model import CudaModel
         from engine.cuda.weights import pack
 
-        options = cuda_options(directory, config)
-        loaded = load_weights(directory.lm, lm_config, device=device, dtype=dtype)
+        # No name for what was loaded: while the slots are counted it must be gone.
+        packed = pack(
+            lm_config,
+            load_weights(directory.lm, lm_config, device=device, dtype=dtype),
+            fp8=options.weights == "fp8",
+        )
         return CudaModel(
             directory.name,
             lm_config,
-            pack(lm_config, loaded, fp8=options.weights == "fp8"),
+            packed,
             mimi,
             tokenizer,
             prompter,
@@ -110,11 +116,16 @@ def load_model(directory: ModelDirectory, config: EngineConfig) -> LockstepModel
 
 def cuda_options(directory: ModelDirectory, config: EngineConfig) -> CudaOptions:
     """What the operator has chosen of the engine on a GPU, else what is known to be good: bf16 is
-    what models are published in. Raises EngineError for a longer context than the model's.
+    what models are published in. Raises EngineError for a longer context than the model's, and for
+    `fixed` steps with weights in FP8: the library's products of these depend on the rows.
     """
     most = directory.lm_config.context
     if config.context is not None and not 1 <= config.context <= most:
         raise EngineError(f"context: {directory.name} remembers 1 to {most} frames")
+    if config.step_mode == "fixed" and config.weights == "fp8":
+        raise EngineError(
+            "weights fp8: the same bits whoever is served, step_mode fixed, need bf16"
+        )
     return CudaOptions(
         context=config.context,
         kv=config.kv or "bf16",
@@ -139,13 +150,20 @@ def _choose_threads(directory: ModelDirectory, config: EngineConfig, device: tor
         torch.set_num_threads(1)
 
 
-def _prompter(
+def load_prompter(
     directory: ModelDirectory,
     config: EngineConfig,
     mimi: Mimi,
     tokenizer: Tokenizer,
     device: torch.device,
 ) -> Prompter | None:
+    """The voices of a model and of the operator; None for a model that takes no prompts.
+
+    A persona may fill half of what a session remembers here. Raises EngineError.
+    """
+    lm_config = directory.lm_config
+    if config.context is not None:
+        lm_config = replace(lm_config, context=config.context)
     more = Path(config.voices_dir) if config.voices_dir is not None else None
     if not directory.prompts:
         if more is not None:
@@ -156,14 +174,12 @@ def _prompter(
         frame_size=mimi.frame_size,
         books=mimi.books,
         card=mimi.bins,
-        dim=directory.lm_config.dim,
-        channels=directory.lm_config.channels,
+        dim=lm_config.dim,
+        channels=lm_config.channels,
     )
     voices = VoiceRegistry([p for p in (directory.voices, more) if p is not None], shape)
     names = voices.names
     default = directory.default_voice
     if default is None and names:
         default = _PUBLISHED_VOICE if _PUBLISHED_VOICE in names else names[0]
-    return Prompter(
-        directory.lm_config, mimi, tokenizer, voices, default_voice=default, device=device
-    )
+    return Prompter(lm_config, mimi, tokenizer, voices, default_voice=default, device=device)

@@ -27,6 +27,7 @@ def free_bytes(device: torch.device) -> int:
     On a CPU: what Linux calls available, bounded by the control group; elsewhere all of it.
     """
     if device.type == "cuda":
+        torch.cuda.empty_cache()  # What was freed by tensors counts as free.
         free, _ = torch.cuda.mem_get_info(device)
         return free
     free = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

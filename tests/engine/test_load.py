@@ -11,13 +11,15 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from engine import memory
-from engine.api import EngineConfig, EngineError, OpenParams
+from engine.api import BadParams, EngineConfig, EngineError, OpenParams
 from engine.build import build_core
 from engine.cuda.options import CudaOptions
 from engine.directory import read_directory
-from engine.load import choose_device, cuda_options, load_model
+from engine.load import choose_device, cuda_options, load_model, load_prompter
+from engine.mimi.codec import Mimi
 from engine.registry import build_model
 from engine.rq import RQModel
+from engine.text import Tokenizer
 
 
 def load(path: Path, **options: object) -> RQModel:
@@ -114,12 +116,28 @@ def test_settings_of_a_gpu_are_refused_on_a_cpu(tiny: Path) -> None:
 def test_settings_of_a_gpu(tiny: Path) -> None:
     directory = read_directory(tiny)
     assert cuda_options(directory, EngineConfig(model="")) == CudaOptions()
-    told = EngineConfig(model="", kv="fp8", weights="fp8", context=10, step_mode="fixed")
-    options = CudaOptions(kv="fp8", weights="fp8", context=10, fixed=True)
-    assert cuda_options(directory, told) == options
+    told = EngineConfig(model="", kv="fp8", weights="fp8", context=10)
+    assert cuda_options(directory, told) == CudaOptions(kv="fp8", weights="fp8", context=10)
+    fixed = EngineConfig(model="", kv="fp8", step_mode="fixed")
+    assert cuda_options(directory, fixed) == CudaOptions(kv="fp8", fixed=True)
+    with pytest.raises(EngineError, match=r"weights fp8: .*step_mode fixed, need bf16"):
+        cuda_options(directory, EngineConfig(model="", weights="fp8", step_mode="fixed"))
     most = directory.lm_config.context
     with pytest.raises(EngineError, match=f"remembers 1 to {most} frames"):
         cuda_options(directory, EngineConfig(model="", context=most + 1))
+
+
+def test_a_persona_fills_half_of_what_sessions_remember_at_most(tiny: Path) -> None:
+    directory = read_directory(tiny)
+    mimi = Mimi.load(directory.mimi, directory.mimi_config, books=directory.lm_config.books)
+    tokenizer = Tokenizer(directory.tokenizer, directory.lm_config.text_card)
+    config = EngineConfig(model="", context=20)
+    prompter = load_prompter(directory, config, mimi, tokenizer, torch.device("cpu"))
+    assert prompter is not None
+    persona = OpenParams(persona="é" * 10)
+    with pytest.raises(BadParams, match="tokens, more than 10"):
+        prompter.check(persona)
+    load(tiny).check(persona)
 
 
 def test_auto_takes_as_many_rows_as_fit_and_leases_those_it_can_step(tiny: Path) -> None:
