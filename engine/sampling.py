@@ -18,6 +18,8 @@ _GOLDEN = 0x9E3779B97F4A7C15
 _MIX_1 = 0xBF58476D1CE4E5B9
 _MIX_2 = 0x94D049BB133111EB
 _MASK = (1 << 64) - 1
+_COLDEST = 1e-6
+"""Below this temperature the likeliest token is taken: logits divided by it may be infinite."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +156,7 @@ def seed_key(seed: int) -> int:
 
 def kept_tokens(temperature: float, top_k: int, card: int) -> int:
     """How many of `card` tokens can be drawn; 1 is greedy."""
-    return 1 if temperature == 0 else min(top_k or card, card)
+    return 1 if temperature < _COLDEST else min(top_k or card, card)
 
 
 def _signed(value: int) -> int:

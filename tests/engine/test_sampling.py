@@ -39,6 +39,14 @@ def test_greedy_is_argmax(seed: int) -> None:
     assert torch.equal(draw.audio(3, audio), audio.argmax(-1))
 
 
+@pytest.mark.parametrize("temperature", [1e-7, 1e-40, 5e-324])
+def test_a_temperature_by_which_logits_cant_be_divided_is_greedy(temperature: float) -> None:
+    scores = logits(1, CARD)[0]
+    scores[0] = 1e-30
+    drawn = many(Sampling(audio_temperature=temperature, audio_top_k=0), scores, range(20))
+    assert (drawn == scores.argmax()).all()
+
+
 def test_greedy_among_sampled_rows_is_argmax_with_the_first_of_ties() -> None:
     parameters = RowSampling(3, TEXT, CARD, BOOKS)
     parameters.set(1, GREEDY)
