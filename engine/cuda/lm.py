@@ -14,13 +14,14 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
+from engine.api import EngineError
 from engine.cuda.kernels.attention import attend, attend_books
 from engine.cuda.kernels.elementwise import norm, rotate, start, swiglu
 from engine.cuda.kernels.linear import ADD, STORE, SWIGLU, linear, project_qkv
 from engine.cuda.kernels.tokens import draw, embed, finish
 from engine.cuda.launch import chained
 from engine.cuda.pages import PAGE
-from engine.cuda.plan import DEPTH_ROWS, SMALLEST_SPLIT, SPLIT_PAGES, Tile, Tiles, tiles
+from engine.cuda.plan import DEPTH_ROWS, NARROWEST, SMALLEST_SPLIT, SPLIT_PAGES, Tile, Tiles, tiles
 from engine.cuda.weights import (
     CudaWeights,
     Fp8Layer,
@@ -36,6 +37,8 @@ from engine.sampling import Sampling, kept_tokens, seed_key
 EPS: Final = 1e-8
 PARTS: Final = 256
 """Room for the parts of a row's sum of squares."""
+_MOST_TOKENS: Final = 1 << 19
+"""Of a vocabulary, which is counted in 20 bits when it is drawn from."""
 PREFILL_ROWS: Final = 128
 """Positions of a prompt in one launch."""
 _LOG2_E: Final = 1.4426950408889634
@@ -44,6 +47,18 @@ _AHEAD: Final = 4
 _MIN_FP8_ROWS: Final = 16
 _FREE: Final = -2
 """A token that isn't forced."""
+
+
+def check_sizes(config: LMConfig) -> None:
+    """Raises EngineError, naming the field, for a model that is too large for the kernels."""
+    for name, size, most in (
+        ("dim", config.dim, PARTS * NARROWEST),
+        ("depformer_dim", config.depformer_dim, PARTS * NARROWEST),
+        ("text_card", config.text_card, _MOST_TOKENS),
+        ("card", config.card, _MOST_TOKENS),
+    ):
+        if size > most:
+            raise EngineError(f"config: {name} can be {most} on CUDA at most, not {size}")
 
 
 class CudaLM:
@@ -65,7 +80,10 @@ class CudaLM:
     ) -> None:
         """slots: without the trash row. pages: of the pool, each `PAGE` positions of all layers;
         `places` of them make a slot's ring, of which the last `context` positions are seen.
+
+        Raises EngineError for a model that is too large.
         """
+        check_sizes(config)
         self.config = config
         self.weights = weights
         self.fixed = fixed
@@ -544,7 +562,7 @@ class CudaLM:
         return {
             "CARD": card,
             "CARD_2": power_of_two(card),
-            "BITS": 32 if self._wide else 16,
+            "BITS": 16 if self.dtype == torch.bfloat16 else 32,
             "MADE": 1 + self.config.books,
             "LOGITS_STRIDE": self._logits.stride(0),
             "num_warps": 32 if card > 8192 else 4,

@@ -27,7 +27,7 @@ from engine.cuda.paged import PagedLM
 from engine.cuda.pages import PAGE
 from engine.cuda.weights import CudaWeights
 from engine.lm.config import LMConfig
-from engine.memory import free_bytes, slots_that_fit
+from engine.memory import check_slots, free_bytes, slots_that_fit
 from engine.mimi.codec import Mimi
 from engine.model import ModelSpec, PrefixStats, Room, StepResult
 from engine.params import MAX_SEED, check_no_prompt, check_sampling, sampling_of
@@ -80,6 +80,8 @@ class CudaModel:
                 device,
                 reserve=_SPARE_BYTES + prefix_cache_bytes,
             )
+        # Before the codec takes memory for so many; `_pages` knows what it has left.
+        check_slots(slots, places * page_bytes, device)
         self._mimi = CudaMimi(
             mimi,
             slots + 1,
@@ -211,7 +213,8 @@ class CudaModel:
     def reset(self, rows: Sequence[int]) -> None:
         """Makes the rows as new."""
         self.paged.reset(rows)
-        self._mimi.reset(torch.tensor(rows, device=self.lm.device))
+        # The codec counts the trash row's frames as well, and they must not go past an int32.
+        self._mimi.reset(torch.tensor([*rows, self.lm.trash], device=self.lm.device))
         for row in rows:
             self._text[row].reset()
 

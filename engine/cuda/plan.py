@@ -21,6 +21,8 @@ class Tile(NamedTuple):
         return Tile(divisor(n, self.n), divisor(k, self.k), self.warps, stages)
 
 
+NARROWEST: Final = 16
+"""Outputs of the narrowest of the tiles below: each leaves a part of a row's sum of squares."""
 DEPTH_ROWS: Final = 64
 """Of a tile of the depformer's input, be there so many or one: chained launches of this shape
 overlap best."""

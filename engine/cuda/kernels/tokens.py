@@ -102,6 +102,8 @@ def _sample(
     """
     e = tl.arange(0, CARD_2)
     score = tl.load(logits + row * STRIDE + e, mask=e < CARD, other=float("-inf")).to(tl.float32)
+    # What is no number is never drawn: a maximum among such may be at any place, past CARD too.
+    score = tl.where(score >= float("-inf"), score, float("-inf"))
     most = tl.load(kept + owner)
     if most > 1:
         bits = score.to(tl.uint32, bitcast=True)

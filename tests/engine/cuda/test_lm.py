@@ -11,13 +11,15 @@ import msgspec
 import numpy as np
 import pytest
 import torch
+from msgspec.structs import replace
 from torch import Tensor
 
-from engine.cuda.lm import CudaLM
+from engine.api import EngineError
+from engine.cuda.lm import CudaLM, check_sizes
 from engine.cuda.paged import PagedLM
 from engine.cuda.pages import PAGE
 from engine.cuda.weights import pack
-from engine.lm.config import LMConfig
+from engine.lm.config import PERSONAPLEX_7B, LMConfig
 from engine.lm.prompt import SavedVoice, build_prompt
 from engine.lm.weights import load_weights
 from engine.sampling import GREEDY
@@ -110,3 +112,10 @@ def test_a_saved_prompt_and_a_kept_one_give_the_golden_frames() -> None:
     assert paged.prefix_stats().hits == 1
     paged.reset([0])
     assert paged.free_pages == free
+
+
+@pytest.mark.parametrize("name", ["dim", "depformer_dim", "text_card", "card"])
+def test_a_model_that_is_too_large_is_refused(name: str) -> None:
+    check_sizes(PERSONAPLEX_7B)
+    with pytest.raises(EngineError, match=f"config: {name} can be .* not {1 << 20}"):
+        check_sizes(replace(PERSONAPLEX_7B, **{name: 1 << 20}))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import interpreted  # noqa: F401
 import pytest
 import torch
+from torch import Tensor
 
 from engine.cuda.kernels.tokens import draw
 from engine.rows import Rows
@@ -26,7 +27,7 @@ SETTINGS = [
 def test_rows_draw_what_the_specification_draws(
     dtype: torch.dtype, channel: int, card: int
 ) -> None:
-    width, calls = 16, torch.tensor([0, 1, 7, 4000])
+    calls = torch.tensor([0, 1, 7, 4000])
     logits = torch.randn(ROWS, 512, generator=torch.manual_seed(0)).mul(3).to(dtype)
     logits[:, 4] = logits[:, 3]  # a tie
     spec = RowSampling(ROWS, 300, 128, 8)
@@ -36,7 +37,21 @@ def test_rows_draw_what_the_specification_draws(
     wanted = logits[:, :card]
     expected = draws.audio(channel - 1, wanted) if channel else draws.text(wanted)
 
-    i32 = torch.int32
+    assert drawn(logits, calls, channel, card) == expected.tolist()
+
+
+def test_what_is_no_number_is_not_drawn() -> None:
+    logits = torch.randn(ROWS, 512, generator=torch.manual_seed(0))
+    logits[:, :7] = torch.nan
+    logits[:, 9] = 1000
+    assert drawn(logits, torch.zeros(ROWS, dtype=torch.int64), 0, 300) == [9] * ROWS
+    logits[:] = torch.nan
+    assert max(drawn(logits, torch.zeros(ROWS, dtype=torch.int64), 0, 300)) < 300
+
+
+def drawn(logits: Tensor, calls: Tensor, channel: int, card: int) -> list[int]:
+    """What the kernel draws in each row."""
+    width, dtype, i32 = 16, logits.dtype, torch.int32
     kind = "audio" if channel else "text"
     temperature = [getattr(s, f"{kind}_temperature") for s in SETTINGS]
     kept = [
@@ -70,5 +85,5 @@ def test_rows_draw_what_the_specification_draws(
         STRIDE=16,
         PDL=False,
     )
-
-    assert made[:, channel].tolist() == expected.tolist()
+    made_here: list[int] = made[:, channel].tolist()
+    return made_here
