@@ -156,6 +156,23 @@ async def choose(page, field, value):
     )
 
 
+async def fits_phones(page):
+    """On phones, narrow ones too, the controls and their names lie apart and in the window."""
+    for width in (320, 390):
+        await page.look(width, 640, phone=True)
+        boxes = await page.run(
+            """[...document.querySelectorAll(".dock :is(span, input, .talk)")]
+               .filter((e) => e.checkVisibility()).map((e) => e.getBoundingClientRect())
+               .map(({ left, right }) => [left, right])"""
+        )
+        edges = [edge for box in boxes for edge in box]
+        assert len(boxes) >= 4
+        assert edges == sorted(edges), (width, boxes)
+        assert edges[0] >= 0, (width, boxes)
+        assert await page.run("document.documentElement.scrollWidth") == width
+    await page.look(1280, 800)
+
+
 async def test_a_call_to_echo_over_webrtc(start_process, browse, voice, all_free):
     with start_process("echo", "--max-sessions", "2") as server:
         async with browse(shown(server.address)) as page:
@@ -291,6 +308,7 @@ async def test_a_model_that_sees_is_shown_the_camera(start_process, browse, all_
             assert await page.run("document.getElementById('camera-view').videoWidth") > 0
             if transport == "webrtc":
                 await picture(page, "camera")
+                await fits_phones(page)
             await page.press("c")
             await page.until("document.getElementById('camera-view').srcObject === null")
             await page.click("#talk")
@@ -321,6 +339,7 @@ async def test_the_microphone_may_change_and_a_call_may_be_given_up(
             await page.run("document.getElementById('transcript').replaceChildren()")
             await page.until("document.querySelector('#transcript .you svg')", 40)  # it is measured
             assert await page.run("document.getElementById('problem').hidden")
+            await fits_phones(page)
 
 
 async def test_what_goes_wrong_is_told_with_its_fix(start_process, browse, all_free):
