@@ -120,6 +120,29 @@ async def test_callers_are_spread_and_the_slots_are_all_of_ours(server, call):
     await all_free(server)
 
 
+async def test_a_crowd_that_comes_at_once_waits_and_is_served(server):
+    """More connections than the lines to workers that look elsewhere can hold."""
+    port = int(server.address.rpartition(":")[2])
+
+    async def ask():
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(b"GET /health HTTP/1.1\r\nHost: crowd\r\nConnection: close\r\n\r\n")
+        return reader, writer
+
+    busy = worker_processes(server).values()
+    for process in busy:
+        process.suspend()
+    try:
+        crowd = [await ask() for _ in range(700)]
+    finally:
+        for process in busy:
+            process.resume()
+    async with asyncio.timeout(HANGS_S):
+        for reader, writer in crowd:
+            assert (await reader.read()).startswith(b"HTTP/1.1 200 OK")
+            writer.close()
+
+
 async def test_a_session_id_is_used_by_one_of_them(server, call):
     async with call(server, DUPLEX + "&session_id=mine") as caller:
         await caller.until("session.created")

@@ -16,18 +16,22 @@ _BACKLOG: Final = 1024
 _AT_ONCE: Final = 64
 _PAUSE_S: Final = 1.0
 """After the system had no descriptor left for a connection."""
+_FULL_S: Final = 0.02
+"""After no worker took a connection: they have so many to look at already."""
 
 
 class Door:
     """Listens; while nobody takes connections they wait in the system's own queue."""
 
     def __init__(self, host: str, port: int, hand_over: Callable[[socket.socket], bool]) -> None:
-        """`hand_over` gives a connection away; False if nobody takes it.
+        """`hand_over` gives a connection away; False if nobody takes it at the moment.
 
         Raises ListenError.
         """
         self._hand_over = hand_over
         self._open = False
+        self._held: socket.socket | None = None
+        self._pausing: asyncio.TimerHandle | None = None
         try:
             self._listeners = _listen(host, port)
         except OSError as error:
@@ -43,21 +47,31 @@ class Door:
         """Somebody takes connections. Idempotent."""
         if not self._open:
             self._open = True
-            for listener in self._listeners:
-                asyncio.get_running_loop().add_reader(listener, self._accept, listener)
+            if self._pausing is None:
+                self._watch()
 
     def close(self) -> None:
         """Nobody does, for now. Idempotent."""
-        if self._open:
-            self._open = False
-            for listener in self._listeners:
-                asyncio.get_running_loop().remove_reader(listener)
+        self._open = False
+        self._unwatch()
 
     def stop(self) -> None:
         """Listens no more."""
         self.close()
+        if self._pausing is not None:
+            self._pausing.cancel()
+        if self._held is not None:
+            self._held.close()
         for listener in self._listeners:
             listener.close()
+
+    def _watch(self) -> None:
+        for listener in self._listeners:
+            asyncio.get_running_loop().add_reader(listener, self._accept, listener)
+
+    def _unwatch(self) -> None:
+        for listener in self._listeners:
+            asyncio.get_running_loop().remove_reader(listener)
 
     def _accept(self, listener: socket.socket) -> None:
         for _ in range(_AT_ONCE):
@@ -67,12 +81,28 @@ class Door:
                 return
             except OSError as error:
                 logger.error("a connection can't be accepted: %s", error)
-                self.close()
-                asyncio.get_running_loop().call_later(_PAUSE_S, self.open)
+                self._pause(_PAUSE_S)
                 return
-            with connection:
-                if not self._hand_over(connection):
-                    logger.error("no worker took a connection; it was closed")
+            if not self._hand_over(connection):
+                self._held = connection
+                self._pause(_FULL_S)
+                return
+            connection.close()
+
+    def _pause(self, seconds: float) -> None:
+        self._unwatch()
+        self._pausing = asyncio.get_running_loop().call_later(seconds, self._go_on)
+
+    def _go_on(self) -> None:
+        self._pausing = None
+        if self._held is not None:
+            if not self._hand_over(self._held):
+                self._pause(_FULL_S)
+                return
+            self._held.close()
+            self._held = None
+        if self._open:
+            self._watch()
 
 
 def _listen(host: str, port: int) -> list[socket.socket]:

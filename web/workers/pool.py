@@ -38,8 +38,8 @@ class Worker:
         self.process: asyncio.subprocess.Process | None = None
         self.listening = False
         self.serving = False
-        self.handed = 0
-        """Connections that it was given."""
+        self.turn = 0
+        """When it was given a connection last, counted over all workers."""
         self._heard = heard
 
     def _said(self, message: bytes) -> None:
@@ -74,6 +74,7 @@ class Pool:
         self._changed = changed
         self._backoff = backoff
         self._workers: dict[int, Worker] = {}
+        self._turns = itertools.count(1)
         self._keeping: list[asyncio.Task[None]] = []
         self._news = asyncio.Event()
         self._order: bytes | None = None
@@ -100,9 +101,9 @@ class Pool:
     def hand_over(self, connection: socket.socket) -> bool:
         """Gives a connection to the worker with the fewest callers; False if nobody takes it."""
         candidates = [worker for worker in self._workers.values() if worker.listening]
-        for worker in sorted(candidates, key=lambda w: (self._load(w.home), w.handed)):
+        for worker in sorted(candidates, key=lambda w: (self._load(w.home), w.turn)):
             if worker.line.hand_over(connection):
-                worker.handed += 1
+                worker.turn = next(self._turns)
                 return True
         return False
 
