@@ -35,7 +35,7 @@ def parse_offer(sdp: str) -> Offer:
     try:
         description = SessionDescription.parse(cleaned)
     except Exception as error:  # the parser asserts, looks up and unpacks: any line may be at fault
-        raise BadOffer("sdp", f"can't be parsed: {error or type(error).__name__}") from error
+        raise BadOffer("sdp", f"can't be parsed: {str(error) or type(error).__name__}") from error
     sections = description.media
     if len(sections) > MAX_SECTIONS:
         raise BadOffer("m", f"{len(sections)} media sections are more than {MAX_SECTIONS}")

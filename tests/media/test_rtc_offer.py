@@ -79,6 +79,7 @@ async def test_a_bad_offer_names_what_is_wrong(sdp: str, field: str):
         await Peer.accept(sdp)
     assert caught.value.field == field
     assert str(caught.value).startswith(field)
+    assert not str(caught.value).endswith(": "), "says nothing after the field"
 
 
 async def test_a_browser_s_offer_is_answered_with_opus_alone():
