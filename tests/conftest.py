@@ -55,7 +55,7 @@ def start_server() -> StartServer:
 
     @asynccontextmanager
     async def start(*, engine: Engine | None = None, **settings: object) -> AsyncIterator[Server]:
-        defaults = {"port": 0, "max_sessions": 2, "resume_grace_s": 0}
+        defaults = {"model": "echo", "port": 0, "max_sessions": 2, "resume_grace_s": 0}
         config = ServeConfig.model_validate(defaults | settings)
         if engine is None:
             told = config.engine()
