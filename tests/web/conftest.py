@@ -68,10 +68,10 @@ def call() -> Call:
     async def connect(
         server: Any, path: str = "/v1/realtime?duplex=1", **options: Any
     ) -> AsyncIterator[Caller]:
-        async with (
-            aiohttp.ClientSession() as http,
-            http.ws_connect(server.address + path, max_msg_size=0, **options) as socket,
-        ):
-            yield Caller(socket)
+        async with aiohttp.ClientSession() as http:
+            async with http.ws_connect(server.address + path, max_msg_size=0, **options) as socket:
+                yield Caller(socket)
+            # Of a peer that died without a word aiohttp would leave the connection open.
+            socket._response.close()
 
     return connect
