@@ -23,7 +23,7 @@ class Sessions(RuleBasedStateMachine):
 
     @rule(slot=st.integers(0, SLOTS - 1), count=st.integers(1, PAGE))
     def live(self, slot: int, count: int) -> None:
-        while self.rings.pool.free < 1 + count // PAGE and self.kept:
+        while self.rings.pool.free < 2 + count // PAGE and self.kept:
             self.forget()
         for page in self.rings.prepare(slot, self.position[slot], count):
             assert page.target != page.source
