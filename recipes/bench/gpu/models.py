@@ -16,7 +16,6 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from engine.api import OpenParams, Pcm
-from engine.cuda.launch import INTERPRETED
 from engine.cuda.options import CudaOptions
 from engine.lm.config import PERSONAPLEX_7B, LMConfig
 from engine.lm.model import RQTransformer
@@ -76,14 +75,13 @@ def real_model(
 ) -> LockstepModel:
     """PersonaPlex in its sizes, or a tiny one: on a GPU as it is served there.
 
-    On a CPU it is the plain model in float32, which knows no types of keys, values and weights; in
-    Triton's interpreter, the model of kernels in float32.
+    On a CPU it is the plain model in float32, which knows no types of keys, values and weights.
     slots: None for as many as fit. layers: fewer of the temporal transformer's.
     """
     config, codec = _tiny() if tiny else (PERSONAPLEX_7B, MIMI_24KHZ)
     if layers is not None:
         config = msgspec.structs.replace(config, num_layers=layers)
-    kernels = device.type == "cuda" or INTERPRETED
+    kernels = device.type == "cuda"
     if context is not None and not kernels:
         config = msgspec.structs.replace(config, context=context)
     mimi = _mimi(codec, config.books, device)
