@@ -18,6 +18,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Annotated, Final
 
 import aiohttp
@@ -38,6 +39,8 @@ from recipes.bench.serving import echo
 
 KINDS: Final = ("server", "peer", "stock")
 NAMES: Final = {"server": "this server", "peer": "its peer alone", "stock": "stock aiortc"}
+FATES: Final = ("input_lost", "input_dropped", "output_dropped")
+"""What may become of samples that are not heard."""
 
 MAX_CPU_PERCENT: Final = 2.5
 MAX_P50_MS: Final = 100.0
@@ -181,9 +184,8 @@ async def whole(peers: int) -> AsyncIterator[Echo]:
                     async with http.get(f"{address}/metrics") as answer:
                         found = _metrics(await answer.text())
                     if not found["duplex_sessions"]:
-                        fates = ("input_lost", "input_dropped", "output_dropped")
                         return {
-                            fate: int(found[f"duplex_call_samples_total {fate}"]) for fate in fates
+                            fate: int(found[f"duplex_call_samples_total {fate}"]) for fate in FATES
                         }
                     await asyncio.sleep(0.1)
 
@@ -244,6 +246,10 @@ async def measure(kind: str, peers: int, seconds: float) -> Result:
     return result
 
 
+def _ms(fate: str, result: Result) -> str:
+    return f"{result.lost[fate] / 24:.0f}" if result.lost else "not counted"
+
+
 async def compare(kinds: tuple[str, ...], peers: int, seconds: float) -> bool:
     """Measures them one after the other and prints a table; whether all of ours are good."""
     results = {kind: await measure(kind, peers, seconds) for kind in kinds}
@@ -257,9 +263,7 @@ async def compare(kinds: tuple[str, ...], peers: int, seconds: float) -> bool:
         "CPU a peer, % of a core": lambda r: f"{r.cpu_percent_per_peer:.2f}",
         "offer to connected, p50, ms": lambda r: f"{r.connect_ms:.0f}",
         "packets back for each sent": lambda r: f"{r.returned / r.sent:.4f}",
-        "ms lost or dropped": lambda r: (
-            f"{sum(r.lost.values()) / 24:.0f}" if r.lost else "not counted"
-        ),
+        **{f"{fate.replace('_', ' ')}, ms": partial(_ms, fate) for fate in FATES},
     }
     for name, cell in rows.items():
         table.add_row(name, *(cell(result) for result in results.values()))
