@@ -37,6 +37,8 @@ class Counts:
     lost: int = 0
     doubled: int = 0
     too_large: int = 0
+    media_lost: int = 0
+    """Of those lost, the RTP packets of the client."""
 
 
 def hide_candidates(sdp: str) -> str:
@@ -97,6 +99,7 @@ class Relay:
             return
         if self._random.random() < weather.loss:
             counts.lost += 1
+            counts.media_lost += transport is self._far and _is_media(data)
             return
         copies = 2 if self._random.random() < weather.doubled else 1
         counts.doubled += copies - 1
@@ -104,6 +107,11 @@ class Relay:
         for _ in range(copies):
             delay = self._random.uniform(0, weather.jitter_s)
             asyncio.get_running_loop().call_later(delay, _send, transport, data, to)
+
+
+def _is_media(data: bytes) -> bool:
+    """RTP and nothing else (RFC 7983, RFC 5761)."""
+    return 128 <= data[0] < 192 and not 192 <= data[1] < 224
 
 
 def _send(transport: asyncio.DatagramTransport, data: bytes, to: Address) -> None:

@@ -11,6 +11,7 @@ from rtc_client import Client, speech
 from test_rtc_audio import likeness
 from test_rtc_peer import Call
 
+from media.opus import PACKET_SAMPLES
 from media.rtc.events import ChannelOpened, PeerState
 from media.rtc.peer import Peer
 
@@ -32,12 +33,15 @@ async def call_through(relay: Relay, client: Client) -> AsyncIterator[Call]:
         await relay.close()
 
 
-async def one_call(seed: int, loss: float) -> None:
+async def one_call(seed: int, loss: float) -> int:
+    """How many of the caller's packets the network lost, of which the peer knows."""
     relay = Relay(seed)
     said = speech(4.0, seed)
     async with call_through(relay, Client(said)) as echo:
         await echo.until_heard(0.4)
         relay.weather = Weather(loss=loss, jitter_s=JITTER_S, doubled=0.02)
+        await echo.until_heard(3.0)
+        lost_packets = relay.counts.media_lost  # long enough ago to have been missed
         await echo.until_heard(3.4)
         assert echo.peer.state is PeerState.CONNECTED
         stats = echo.peer.stats()
@@ -48,22 +52,25 @@ async def one_call(seed: int, loss: float) -> None:
         part = slice(second * 24000, (second + 1) * 24000)
         lag, correlation = likeness(heard[part], said[part])
         assert abs(lag - first) <= 24
-        assert correlation > 0.5
+        assert correlation > 0.3
     assert np.abs(np.concatenate(echo.client.heard)).mean() > 0.02
     counts, gone = relay.counts, stats.input
     assert counts.lost > 0
     assert counts.doubled > 0
     assert gone.duplicate_packets == 0  # SRTP has refused what it had seen
-    assert gone.lost_samples > 0
+    assert gone.lost_samples >= lost_packets * PACKET_SAMPLES
     assert gone.lost_samples < (3 * loss + 0.05) * len(heard)
     assert gone.jitter_s > 0.02
     assert stats.unread_frames == 0
+    return lost_packets
 
 
 async def test_audio_goes_on_through_loss_jitter_and_reordering():
-    async with asyncio.TaskGroup() as calls:
-        for seed, loss in enumerate([0.01, 0.05, 0.10]):
-            calls.create_task(one_call(seed, loss))
+    async with asyncio.TaskGroup() as group:
+        calls = [
+            group.create_task(one_call(seed, loss)) for seed, loss in enumerate([0.01, 0.05, 0.10])
+        ]
+    assert sum(call.result() for call in calls) > 0
 
 
 async def test_an_outage_is_concealed_and_leaves_no_delay():

@@ -149,8 +149,11 @@ async def test_a_lost_session_gives_its_slot_to_a_newcomer(start_server):
 
 
 async def test_metrics_tell_of_who_is_held(start_server):
-    async with start_server(resume_grace_s=30) as server, aiohttp.ClientSession() as http:
-        socket = await http.ws_connect(server.address + "/v1/realtime?duplex=1")
+    async with (
+        start_server(resume_grace_s=30) as server,
+        aiohttp.ClientSession() as http,
+        http.ws_connect(server.address + "/v1/realtime?duplex=1") as socket,
+    ):
         await socket.send_json({"type": "session.update", "session": {}})
         while (await socket.receive_json())["type"] != "session.updated":
             pass

@@ -164,10 +164,11 @@ async def resumed(server, socket, created, last):
 
 
 async def test_a_session_is_resumed_through_the_other_worker(server, call):
-    async with aiohttp.ClientSession() as http:
+    async with AsyncExitStack() as stack:
+        http = await stack.enter_async_context(aiohttp.ClientSession())
 
         async def connect(path=DUPLEX + "&autostart=0"):
-            return await http.ws_connect(server.address + path)
+            return await stack.enter_async_context(http.ws_connect(server.address + path))
 
         async def hear(socket, kind):
             while (event := (await socket.receive(timeout=20)).json())["type"] != kind:
@@ -318,8 +319,8 @@ async def test_places_and_secrets_are_those_of_the_whole_server(workers):
             sockets = []
             for _ in range(3):
                 headers = {"Authorization": f"Bearer {secret}"}
-                socket = await http.ws_connect(server.address + DUPLEX, headers=headers)
-                sockets.append(socket)
+                connecting = http.ws_connect(server.address + DUPLEX, headers=headers)
+                sockets.append(socket := await stack.enter_async_context(connecting))
                 assert (await socket.receive(timeout=20)).json()["type"] == "session.created"
             for _ in range(2):
                 with pytest.raises(aiohttp.WSServerHandshakeError) as refusal:
@@ -329,7 +330,8 @@ async def test_places_and_secrets_are_those_of_the_whole_server(workers):
             async with asyncio.timeout(HANGS_S):
                 while True:
                     try:
-                        again = await http.ws_connect(server.address + DUPLEX, headers=bearer)
+                        connecting = http.ws_connect(server.address + DUPLEX, headers=bearer)
+                        again = await stack.enter_async_context(connecting)
                     except aiohttp.WSServerHandshakeError:
                         continue
                     assert (await again.receive(timeout=20)).json()["type"] == "session.created"
