@@ -38,6 +38,12 @@ class Intake:
         self.heard = 0
         """Frames handed to the engine in all."""
         self._told = 0
+        self._before = 0
+        """Samples taken by input clocks before this one."""
+        self._frames: deque[Pcm] = deque()
+        """Taken from the caller, waiting for room. A socket that is lost meanwhile must not lose
+        them: the caller will not repeat what was taken.
+        """
         self._session = session
         self._room = room
         self._paced = paced
@@ -59,6 +65,11 @@ class Intake:
     def rate(self) -> int | None:
         """The caller's samples a second, from the first audio on."""
         return self._input.source_rate
+
+    @property
+    def taken_samples(self) -> int:
+        """The caller's samples that were taken, at the caller's rate."""
+        return self._before + self._input.samples_in
 
     @property
     def padded_samples(self) -> int:
@@ -116,6 +127,7 @@ class Intake:
 
     def renew(self) -> None:
         """Begins anew with another input clock; what fills no frame yet is lost."""
+        self._before += self._input.samples_in
         self._input = self._new_input()
 
     def restart(self) -> None:
@@ -151,11 +163,13 @@ class Intake:
 
     async def _feed_all(self, frames: list[Pcm]) -> None:
         """Hands frames to the engine, each as soon as there is room for it."""
-        for pcm in frames:
-            while not self._has_room():
+        self._frames.extend(frames)
+        while self._frames:
+            if self._has_room():
+                self._feed(self._frames.popleft())
+            else:
                 self._room.clear()
                 await self._room.wait()
-            self._feed(pcm)
 
     def _feed(self, pcm: Pcm) -> None:
         session, runtime = self._session, self._session.runtime

@@ -60,7 +60,9 @@ class RealtimeWire:
         return self._renderer.render(event)
 
     def resumed(self, session: Session) -> bytes:
-        """Tells a new socket that the session is its own."""
+        """Tells a new socket that the session is its own, and how much of the caller's audio it
+        has: what came after that in the older socket, the client repeats.
+        """
         found = self._renderer.session_object(
             session.settings, tuple(session.substitutions.values())
         )
@@ -68,7 +70,8 @@ class RealtimeWire:
             "resume_token": session.resume_token,
             "attachment_generation": session.attachment_generation,
         }
-        return self._renderer.notice("session.resumed", ours | {"session": found | ours})
+        taken = {"input_samples": session.intake.taken_samples}
+        return self._renderer.notice("session.resumed", ours | taken | {"session": found | ours})
 
     def replaced(self) -> bytes:
         """Tells an older socket that another has the session now."""

@@ -4,7 +4,18 @@ import asyncio
 
 import numpy as np
 from msgspec.structs import replace
-from running import F32, LevelStream, LevelVad, append, noise, running, silence
+from running import (
+    F32,
+    FRAME,
+    LevelStream,
+    LevelVad,
+    append,
+    audio_of,
+    everything,
+    noise,
+    running,
+    silence,
+)
 
 from duplex.commands import AppendPcm
 from duplex.events import OutputAudio
@@ -97,6 +108,25 @@ async def test_minutes_in_one_chunk_are_taken_a_piece_at_a_time():
             assert session.intake._input.frames_out <= len(heard) + 32 + 2 + 13
         await sending
         assert np.array_equal(np.concatenate(heard), said)
+
+
+async def test_what_was_taken_when_its_sender_was_cut_is_fed_in_order():
+    async with running() as runtime:
+        session = runtime.create_session("sess_1", F32)
+        said = noise(60)
+        sending = asyncio.create_task(session.handle(append(said)))
+        async with asyncio.timeout(10):
+            while len(session.outbox) < 32:  # nobody reads: the rest waits
+                await asyncio.sleep(0)
+        sending.cancel()
+        await asyncio.gather(sending, return_exceptions=True)
+        taken = session.intake.taken_samples
+        assert session.fed * FRAME < taken < len(said)
+        heard = asyncio.create_task(everything(session))
+        await session.handle(append(said[taken:]))
+        assert session.intake.taken_samples == len(said)
+        await session.close("client_close")
+        assert np.array_equal(audio_of(await heard), said)
 
 
 async def test_no_silence_cuts_into_a_chunk_that_waits_to_be_fed():
