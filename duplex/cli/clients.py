@@ -101,6 +101,14 @@ def bench(
     *,
     sessions: Annotated[int, typer.Option(help="Conversations at a time.", min=1)] = 10,
     seconds: Annotated[float, typer.Option(help="How long they go on.", min=0.1)] = 10.0,
+    model: Annotated[
+        str | None,
+        typer.Option(
+            help="Start a server of this model for it, as `duplex serve MODEL`, not use a running "
+            "one.",
+            show_default=False,
+        ),
+    ] = None,
     url: Url = DEFAULT_URL,
     api_key: Key = None,
     format: Format = "pcm16",
@@ -114,22 +122,26 @@ def bench(
 
     Prints frames, misses, latencies and the server's use of the CPU.
     """
+    from contextlib import nullcontext
+
     from rich.console import Console
 
     from clients.bench import bench as run
     from clients.errors import ClientError
     from clients.options import SessionOptions
     from clients.report import bench_table, to_json
+    from clients.serving import serving
     from media.formats import AudioFormat
 
-    options = SessionOptions(
-        url=url,
-        api_key=api_key,
-        input_format=AudioFormat(format),
-        output_format=AudioFormat(format),
-    )
     try:
-        result = asyncio.run(run(options, sessions, seconds, pid=pid))
+        with nullcontext(url) if model is None else serving(model, sessions) as address:
+            options = SessionOptions(
+                url=address,
+                api_key=api_key,
+                input_format=AudioFormat(format),
+                output_format=AudioFormat(format),
+            )
+            result = asyncio.run(run(options, sessions, seconds, pid=pid))
     except ClientError as error:
         fail(str(error))
     if json:

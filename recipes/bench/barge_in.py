@@ -27,10 +27,10 @@ import uvloop
 from rich.console import Console
 from rich.table import Table
 
+from clients.serving import serving
 from media.clips import read_clip
 from media.clock import SystemClock
 from media.formats import AudioFormat, Pcm, encode
-from recipes.bench.serving import echo
 
 _RATE = 24_000
 _FRAME = 1_920
@@ -195,7 +195,7 @@ def main(
 ) -> None:
     """From the speech that counts to the last stale audio, with many sessions."""
     sound = speech(audio, seconds)
-    with echo(sessions, DUPLEX_DELAY_FRAMES=str(_DELAY_FRAMES)) as url:
+    with serving("echo", sessions, DUPLEX_DELAY_FRAMES=str(_DELAY_FRAMES)) as url:
         found = uvloop.run(measure(url, sound, sessions))
     if not found.told_ms or not found.frame_ms:
         raise typer.BadParameter("nobody was interrupted: is there speech in the audio?")

@@ -30,9 +30,9 @@ from aiohttp import web
 from rich.console import Console
 from rich.table import Table
 
+from clients.serving import serving
 from recipes.bench.chromium import Page, chromium, executable
 from recipes.bench.rtc_echo import KINDS, alone, measure
-from recipes.bench.serving import echo
 
 Samples = npt.NDArray[np.float32]
 AnswerTo = Callable[[str], Awaitable[str]]
@@ -164,7 +164,7 @@ async def hear(page: Page, answer_to: AnswerTo, seconds: float) -> Heard:
 
 async def through_server(microphone: Path, seconds: float) -> Heard:
     """The whole server: HTTP, session, engine process, peer."""
-    with echo(2) as url:
+    with serving("echo", 2) as url:
         async with _browse(f"http://localhost:{url.rpartition(':')[2]}/", microphone) as page:
 
             async def answer_to(offer: str) -> str:

@@ -31,11 +31,11 @@ from prometheus_client.parser import text_string_to_metric_families
 from rich.console import Console
 from rich.table import Table
 
+from clients.serving import serving
 from media.clock import SystemClock
 from media.rtc.events import AudioFrame
 from media.rtc.peer import Peer
 from recipes.bench.rtc_callers import Caller, talk
-from recipes.bench.serving import echo
 
 KINDS: Final = ("server", "peer", "stock")
 NAMES: Final = {"server": "this server", "peer": "its peer alone", "stock": "stock aiortc"}
@@ -166,7 +166,7 @@ async def alone(kind: str) -> AsyncIterator[Echo]:
 @asynccontextmanager
 async def whole(peers: int) -> AsyncIterator[Echo]:
     """The whole server: HTTP, sessions, peers, and the engine's process."""
-    with echo(peers) as url:
+    with serving("echo", peers) as url:
         address = url.replace("ws", "http", 1)
         async with aiohttp.ClientSession() as http:
 

@@ -20,8 +20,8 @@ from rich.console import Console
 from clients.bench import BenchResult, bench
 from clients.options import SessionOptions
 from clients.report import bench_table
+from clients.serving import server, serving
 from media.formats import AudioFormat
-from recipes.bench.serving import echo, server
 
 
 def main(
@@ -32,7 +32,7 @@ def main(
     """Compares the server with a bare socket loop."""
     with server("-m", "recipes.bench.baseline") as url:
         bare = _load(url, sessions, seconds)
-    with echo(sessions) as url:
+    with serving("echo", sessions) as url:
         real = _load(url, sessions, seconds)
     ratio = _ratio(real, bare)
     if as_json:

@@ -1,6 +1,8 @@
+import json
 import subprocess
 import sys
 
+import psutil
 import pytest
 from typer.testing import CliRunner
 
@@ -57,6 +59,21 @@ def test_a_server_that_is_not_there_is_an_error_not_a_traceback(tmp_path):
     answer = run("bench", "--url", "ws://127.0.0.1:9", "--sessions", "1", "--seconds", "1")
     assert answer.exit_code == 1
     assert "no server at" in answer.output
+
+
+def test_bench_starts_a_server_of_a_model_and_ends_it():
+    answer = run("bench", "--model", "echo", "--sessions", "2", "--seconds", "0.5", "--json")
+    assert answer.exit_code == 0, answer.output
+    result = json.loads(answer.stdout.splitlines()[-1])
+    assert (result["sessions"], result["lost"], result["errors"]) == (2, 0, 0)
+    assert result["server_cpu"] > 0
+    assert not psutil.Process().children()
+
+
+def test_bench_says_that_a_model_cannot_be_served():
+    answer = run("bench", "--model", "no/such model")
+    assert answer.exit_code == 1
+    assert "the server ended" in answer.output
 
 
 def test_help_loads_none_of_the_heavy_modules():

@@ -111,8 +111,8 @@ def real_model(
             prefix_cache_bytes=prefix_cache_bytes,
             seed=0,
         )
+    from engine.cuda.lm.weights import pack
     from engine.cuda.model import CudaModel  # Needs Triton, which only a GPU does.
-    from engine.cuda.weights import pack
 
     packed = pack(config, drawn, fp8=weights == "fp8")
     # Both at once would leave too little for the sessions.

@@ -1,4 +1,4 @@
-"""Servers for benchmarks: Python processes of their own, under the address they print."""
+"""Servers to measure: Python processes of their own, under the address they print."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-import typer
+from clients.errors import ClientError
 
 _STOP_S = 20.0
 
@@ -21,7 +21,7 @@ def server(*arguments: str, **environ: str) -> Iterator[str]:
         [sys.executable, *arguments],
         stdout=subprocess.PIPE,
         text=True,
-        env=os.environ | {"OMP_NUM_THREADS": "1", "COLUMNS": "200"} | environ,
+        env=os.environ | {"COLUMNS": "200"} | environ,
     ) as process:
         try:
             yield _address(process)
@@ -34,9 +34,11 @@ def server(*arguments: str, **environ: str) -> Iterator[str]:
 
 
 @contextmanager
-def echo(sessions: int, **environ: str) -> Iterator[str]:
-    """`duplex serve echo` with so many slots, on a port of its own."""
-    serve = ("serve", "echo", "--max-sessions", str(sessions), "--port", "0")
+def serving(model: str, sessions: int, **environ: str) -> Iterator[str]:
+    """`duplex serve MODEL` with so many slots, on a port of its own. Raises ClientError if it
+    ends before it serves; why, it has said on standard error.
+    """
+    serve = ("serve", model, "--max-sessions", str(sessions), "--port", "0")
     with server("-c", "from duplex.cli import main; main()", *serve, **environ) as url:
         yield url
 
@@ -47,4 +49,4 @@ def _address(process: subprocess.Popen[str]) -> str:
         for word in line.split():
             if word.startswith("ws://"):
                 return "ws://" + word.removeprefix("ws://").partition("/")[0]
-    raise typer.BadParameter(f"the server ended with {process.wait()} and said no address")
+    raise ClientError(f"the server ended with {process.wait()} and said no address")
