@@ -74,8 +74,8 @@ def load_model(directory: ModelDirectory, config: EngineConfig) -> LockstepModel
     prompter = load_prompter(directory, config, mimi, tokenizer, device)
     slots = _slots(directory, config, device)
     if device.type == "cuda":
+        from engine.cuda.lm.weights import pack
         from engine.cuda.model import CudaModel
-        from engine.cuda.weights import pack
 
         # No name for what was loaded: while the slots are counted it must be gone.
         packed = pack(

@@ -20,12 +20,13 @@ import torch
 from engine.api import EngineError, OpenParams, Pcm
 from engine.cuda.graphs import Graphs
 from engine.cuda.launch import INTERPRETED
-from engine.cuda.lm import CudaLM
+from engine.cuda.lm.model import CudaLM
+from engine.cuda.lm.paged import PagedLM
+from engine.cuda.lm.pages import PAGE
+from engine.cuda.lm.state import SlotState
+from engine.cuda.lm.weights import CudaWeights
 from engine.cuda.mimi import CudaMimi
 from engine.cuda.options import CudaOptions
-from engine.cuda.paged import PagedLM
-from engine.cuda.pages import PAGE
-from engine.cuda.weights import CudaWeights
 from engine.lm.config import LMConfig
 from engine.memory import check_slots, free_bytes, slots_that_fit
 from engine.mimi.codec import Mimi
@@ -72,7 +73,7 @@ class CudaModel:
         dtype = weights.embedding.dtype
         kv = torch.float8_e4m3fn if options.kv == "fp8" else dtype
         device = weights.embedding.device
-        page_bytes = CudaLM.page_bytes(config, kv)
+        page_bytes = SlotState.page_bytes(config, kv)
         by_memory = slots is None
         if slots is None:
             slots = slots_that_fit(
@@ -174,7 +175,7 @@ class CudaModel:
         Raises BadParams for a silent recording of a voice.
         """
         drawn = replace(self._sampling, seed=self._seeds.randint(0, MAX_SEED))
-        self.lm.set_sampling(row, sampling_of(params, drawn))
+        self.lm.state.set_sampling(row, sampling_of(params, drawn))
         if self._prompter is None:
             return
         made = yield from self._prompter.build(params)
@@ -214,7 +215,7 @@ class CudaModel:
         """Makes the rows as new."""
         self.paged.reset(rows)
         # The codec counts the trash row's frames as well, and they must not go past an int32.
-        self._mimi.reset(torch.tensor([*rows, self.lm.trash], device=self.lm.device))
+        self._mimi.reset(torch.tensor([*rows, self.lm.state.trash], device=self.lm.device))
         for row in rows:
             self._text[row].reset()
 
@@ -256,7 +257,7 @@ class CudaModel:
     def room(self) -> Room:
         """Of the pool of pages, which every session's whole ring fits."""
         return Room(
-            enough=self.free_pages >= self.lm.places,
+            enough=self.free_pages >= self.lm.state.places,
             pages=len(self.paged.pool),
             free_pages=self.free_pages,
         )

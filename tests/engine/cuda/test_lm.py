@@ -15,10 +15,10 @@ from msgspec.structs import replace
 from torch import Tensor
 
 from engine.api import EngineError
-from engine.cuda.lm import CudaLM, check_sizes
-from engine.cuda.paged import PagedLM
-from engine.cuda.pages import PAGE
-from engine.cuda.weights import pack
+from engine.cuda.lm.model import CudaLM, check_sizes
+from engine.cuda.lm.paged import PagedLM
+from engine.cuda.lm.pages import PAGE
+from engine.cuda.lm.weights import pack
 from engine.lm.config import PERSONAPLEX_7B, LMConfig
 from engine.lm.prompt import SavedVoice, build_prompt
 from engine.lm.weights import load_weights
@@ -48,7 +48,7 @@ def build(name: str, slots: int, *, fixed: bool = False, context: int = 24) -> P
     paged = PagedLM(lm, pages, prefix_cache_bytes=1 << 30)
     paged.capture()
     for slot in range(slots):
-        lm.set_sampling(slot, GREEDY)
+        lm.state.set_sampling(slot, GREEDY)
     return paged
 
 
@@ -71,8 +71,8 @@ def untouched(paged: PagedLM, slot: int) -> Iterator[None]:
     pages = paged.rings.held(slot)
 
     def state() -> list[Tensor]:
-        lm = paged.lm
-        return [lm.calls[slot], lm.tokens[slot], lm.table[slot], lm.kv[:, :, pages]]
+        kept = paged.lm.state
+        return [kept.calls[slot], kept.tokens[slot], kept.table[slot], kept.kv[:, :, pages]]
 
     before = [part.clone() for part in state()]
     yield
@@ -91,7 +91,7 @@ def test_sessions_that_join_and_leave_give_the_golden_frames(fixed: bool) -> Non
         assert torch.equal(got, torch.stack((expected[1, age], expected[0, age + 2])))
     with untouched(paged, 0):
         paged.reset([1])
-        paged.lm.set_sampling(1, GREEDY)
+        paged.lm.state.set_sampling(1, GREEDY)
         got = frames(paged, users[2, 0, None], [1])
         assert torch.equal(got[0], expected[2, 0])
 
@@ -105,7 +105,7 @@ def test_a_saved_prompt_and_a_kept_one_give_the_golden_frames() -> None:
     free = paged.pool.free
     for voice, key in ((saved, "a"), (golden["voice_codes"], "a")):
         paged.reset([0])
-        paged.lm.set_sampling(0, GREEDY)
+        paged.lm.state.set_sampling(0, GREEDY)
         for _ in paged.prefill(0, build_prompt(config, voice, text), key):
             pass
         assert torch.equal(frames(paged, golden["user_codes"][0, None], [0])[0], expected[0])

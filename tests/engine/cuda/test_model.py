@@ -10,9 +10,9 @@ import pytest
 import torch
 
 from engine.api import EngineConfig, EngineError
+from engine.cuda.lm.weights import pack
 from engine.cuda.model import CudaModel
 from engine.cuda.options import CudaOptions
-from engine.cuda.weights import pack
 from engine.directory import ModelDirectory, read_directory
 from engine.lm.weights import load_weights
 from engine.load import load_model
@@ -54,7 +54,7 @@ def test_a_row_hears_and_says_what_it_does_in_the_plain_model(tiny: Path) -> Non
 
     # What rows of nobody have counted must not grow for ever.
     counts = model._mimi._decoder.frames
-    assert counts[model.lm.trash] > 0
+    assert counts[model.lm.state.trash] > 0
     model.reset([1])
     assert counts.tolist() == [0, 0, 0]
 

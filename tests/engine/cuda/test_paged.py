@@ -7,10 +7,10 @@ import torch
 from lm_models import TINY, load, tensors
 from msgspec.structs import replace
 
-from engine.cuda.lm import CudaLM
-from engine.cuda.paged import PagedLM
-from engine.cuda.pages import PAGE
-from engine.cuda.weights import pack
+from engine.cuda.lm.model import CudaLM
+from engine.cuda.lm.paged import PagedLM
+from engine.cuda.lm.pages import PAGE
+from engine.cuda.lm.weights import pack
 from engine.lm.config import LMConfig
 from engine.lm.prompt import Prompt, PromptCodes, build_prompt
 from engine.rows import Rows
@@ -63,7 +63,7 @@ class Pair:
         self.paged.reset([slot])
         sampling = Sampling(0.9, 5, 1.2, 7, seed=session)
         self.state.set_sampling(slot, sampling)
-        self.lm.set_sampling(slot, sampling)
+        self.lm.state.set_sampling(slot, sampling)
         made = prompt(self.config, session % 2)
         for _ in self.spec.prefill(self.state, slot, made):
             pass

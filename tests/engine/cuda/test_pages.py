@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from engine.cuda.pages import NOWHERE, PAGE, NoFreePages, PagePool, PageRings
+from engine.cuda.lm.pages import NOWHERE, PAGE, NoFreePages, PagePool, PageRings
 
 SLOTS, PLACES, PAGES = 3, 3, 3 * 3 + 4
 

@@ -14,9 +14,9 @@ from torch import Tensor
 
 from engine.cuda.graphs import Graphs
 from engine.cuda.launch import INTERPRETED
-from engine.cuda.lm import CudaLM
-from engine.cuda.pages import NOWHERE, PAGE, PagePool, PageRings
-from engine.cuda.plan import SPLIT_PAGES, buckets, split_classes
+from engine.cuda.lm.model import CudaLM
+from engine.cuda.lm.pages import NOWHERE, PAGE, PagePool, PageRings
+from engine.cuda.lm.plan import SPLIT_PAGES, buckets, split_classes
 from engine.lm.prompt import Prompt
 from engine.model import PrefixStats
 
@@ -50,27 +50,29 @@ class PagedLM:
 
         chain: what a step of (rows, splits) enqueues; None: `lm.launch`.
         """
-        if pages < lm.slots * lm.places:
-            raise ValueError(f"{pages} pages are too few for {lm.slots} rings of {lm.places}")
-        self.lm = lm
+        self.lm, self._state = lm, lm.state
+        slots, places = lm.state.slots, lm.state.places
+        if pages < slots * places:
+            raise ValueError(f"{pages} pages are too few for {slots} rings of {places}")
         self.pool = PagePool(pages)
-        self.rings = PageRings(self.pool, lm.slots, lm.context)
-        self.seen = np.zeros(lm.slots, np.int64)
+        self.rings = PageRings(self.pool, slots, lm.state.context)
+        self.seen = np.zeros(slots, np.int64)
         """Calls of each slot so far."""
         self.splits = 1
         """Of the last step."""
         self._chain = chain or lm.launch
         self._graphs = Graphs()
         self._buckets = buckets(lm.max_rows)
-        self._classes = split_classes(lm.places)
+        self._classes = split_classes(places)
         self._stale: set[int] = set()
-        self._page_bytes = lm.page_bytes(lm.config, lm.kv.dtype)
+        self._page_bytes = lm.state.page_bytes(lm.config, lm.state.kv.dtype)
         self._most_kept = min(prefix_cache_bytes // self._page_bytes, pages // 4)
         self._prefixes: OrderedDict[Hashable, _Prefix] = OrderedDict()
         self._kept = self._hits = self._misses = 0
-        self._slot_host = self._pinned(lm.max_rows, lm.trash)
-        self._table_host = self._pinned(lm.table.numel(), pages).view(lm.table.shape)
-        self._table_host[lm.trash] = pages + 1
+        self._slot_host = self._pinned(lm.max_rows, lm.state.trash)
+        table = lm.state.table
+        self._table_host = self._pinned(table.numel(), pages).view(table.shape)
+        self._table_host[lm.state.trash] = pages + 1
 
     @staticmethod
     def _pinned(size: int, value: int) -> Tensor:
@@ -103,7 +105,7 @@ class PagedLM:
             self._make_room(slots[row], int(positions[row]))
         slot_host = self._slot_host.numpy()
         slot_host[: len(slots)] = chosen
-        slot_host[len(slots) : bucket] = self.lm.trash
+        slot_host[len(slots) : bucket] = self._state.trash
         self._upload()
         self.splits = self._splits(int(positions.max()))
         self._graphs((bucket, self.splits))
@@ -112,17 +114,17 @@ class PagedLM:
 
     def _splits(self, position: int) -> int:
         """The class of splits for a launch whose last position is `position`."""
-        pages = min(position // PAGE + 1, self.lm.places)
+        pages = min(position // PAGE + 1, self._state.places)
         return self._classes[bisect_left(self._classes, -(-pages // SPLIT_PAGES))]
 
     def _make_room(self, slot: int, position: int, count: int = 1) -> None:
         """Makes `count` places from `position` on the slot's own, whatever was in them."""
-        most = count // PAGE + 2
+        kv, most = self._state.kv, count // PAGE + 2
         self._forget_prefixes(lambda: self.pool.free >= most)
         for fresh in self.rings.prepare(slot, position, count):
             # What another session left in it must not be read, not even to be multiplied by 0.
             source = fresh.source
-            self.lm.kv[:, :, fresh.target] = 0 if source is None else self.lm.kv[:, :, source]
+            kv[:, :, fresh.target] = 0 if source is None else kv[:, :, source]
         self._stale.add(slot)
 
     def _upload(self) -> None:
@@ -136,7 +138,7 @@ class PagedLM:
                 [nobody if page == NOWHERE else page for page in ring], dtype=torch.int32
             )
         self._stale.clear()
-        self.lm.table.copy_(self._table_host, non_blocking=True)
+        self._state.table.copy_(self._table_host, non_blocking=True)
 
     def _wait(self) -> None:
         if not INTERPRETED:
@@ -152,7 +154,7 @@ class PagedLM:
     @torch.inference_mode()
     def reset(self, slots: Sequence[int]) -> None:
         """Makes slots as new."""
-        self.lm.reset(torch.tensor(slots, device=self.lm.device))
+        self._state.reset(torch.tensor(slots, device=self.lm.device))
         for slot in slots:
             self.rings.release(slot)
             self.seen[slot] = 0
@@ -178,7 +180,7 @@ class PagedLM:
             self.rings.adopt(slot, prefix.pages)
             columns, frames = prefix.columns, prefix.frames
         lm = self.lm
-        lm.begin(slot, frames - 1, columns[0], columns[1, : 1 + lm.config.books])
+        self._state.begin(slot, frames - 1, columns[0], columns[1, : 1 + lm.config.books])
         self.seen[slot] = frames - 1
         self._make_room(slot, frames - 1)
         self._upload()
@@ -192,7 +194,7 @@ class PagedLM:
         """Appends all of a prompt's positions but the last to a slot's ring."""
         lm = self.lm
         inputs = self._embed(prompt)
-        start, ring = 0, lm.places * PAGE
+        start, ring = 0, self._state.places * PAGE
         while start < len(inputs):
             # A chunk must not overwrite what its own first positions still see.
             count = min(lm.prefill_rows, len(inputs) - start)
@@ -203,7 +205,7 @@ class PagedLM:
             lm.prompt_x[:count] = inputs[start : start + count]
             lm.prompt_x[count:] = 0
             lm.prompt_slot[:count] = slot
-            lm.prompt_slot[count:] = lm.trash
+            lm.prompt_slot[count:] = self._state.trash
             lm.prompt_position.zero_()
             lm.prompt_position[:count] = torch.arange(start, start + count, device=lm.device)
             self._graphs(("prompt", self._splits(start + count - 1)))
@@ -220,19 +222,19 @@ class PagedLM:
         if prompt.embeddings is None:
             return inputs
         given = prompt.embeddings.to(inputs)
-        missing = lm.shape.width - given.shape[1]
+        missing = inputs.shape[1] - given.shape[1]
         return torch.cat((torch.nn.functional.pad(given, (0, missing)), inputs))
 
     @torch.inference_mode()
     def age(self, slot: int, calls: int) -> None:
         """Puts a fresh slot before call `calls`, its ring filled with noise."""
-        kv, kept = self.lm.kv, min(calls, self.lm.places * PAGE)
+        kv, kept = self._state.kv, min(calls, self._state.places * PAGE)
         self._make_room(slot, calls - kept, kept)
         self._upload()
         noise = torch.randn(kv[:, :, :1].shape, device=kv.device).to(kv.dtype)
         for page in self.rings.held(slot):
             kv[:, :, page : page + 1] = noise
-        self.lm.calls[slot] = calls
+        self._state.calls[slot] = calls
         self.seen[slot] = calls
 
     # Prompts that are kept
@@ -241,7 +243,7 @@ class PagedLM:
         """Keeps a prompt's pages, unless its ring has wrapped or there is no room for them."""
         pages = self.rings.held(slot)
         count = len(pages)
-        if key is None or frames - 1 > self.lm.places * PAGE or count > self._most_kept:
+        if key is None or frames - 1 > self._state.places * PAGE or count > self._most_kept:
             return
         if key in self._prefixes:
             return  # Somebody with the same prompt was prepared meanwhile.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from engine.cuda.weights import divisor
+from engine.cuda.lm.weights import divisor
 
 
 class Tile(NamedTuple):
