@@ -16,6 +16,10 @@ ADMITTED_SHARE: Final = 0.9
 """... and after it all others, until frames would come by this part of it."""
 ENOUGH_STEPS: Final = 64
 """Until so many were seen, none is refused."""
+COLD_SHARE: Final = 0.1
+"""Of a frame's time: a step after a longer pause says nothing about steps under load. Caches were
+lost and clocks turned down meanwhile, and more sessions make such pauses rare.
+"""
 
 _WINDOW: Final = 256
 _PIECES: Final = 32
@@ -50,20 +54,24 @@ class Admission:
     much the last steps took longer or shorter than it says.
 
     All that is measured goes in by its median, and no refusal rests on less than ENOUGH_STEPS: a
-    few slow steps, whatever held them up, refuse nobody.
+    few slow steps, whatever held them up, refuse nobody. Neither do steps after pauses, which are
+    slower than those of a busy engine (COLD_SHARE).
     """
 
     def __init__(self, curve: StepCurve, frame_s: float, piece_s: float = 0.0) -> None:
         """`piece_s`: of a piece of a prompt, until some were seen."""
         self._curve = curve
         self._frame_s = frame_s
+        self._steps = 0
         self._ratios: deque[float] = deque(maxlen=_WINDOW)
         self._pieces: deque[float] = deque((piece_s,), maxlen=_PIECES)
         self._full = False
 
-    def stepped(self, rows: int, seconds: float) -> None:
-        """A step of so many rows was made."""
-        self._ratios.append(seconds / self._curve(rows))
+    def stepped(self, rows: int, seconds: float, pause_s: float = 0.0) -> None:
+        """A step of so many rows was made, `pause_s` after the engine's last work."""
+        self._steps += 1
+        if pause_s <= COLD_SHARE * self._frame_s:
+            self._ratios.append(seconds / self._curve(rows))
 
     def worked(self, seconds: float) -> None:
         """A piece of a prompt was made."""
@@ -87,7 +95,7 @@ class Admission:
 
     def refusal(self, sessions: int) -> str | None:
         """Why an engine with so many sessions takes no more, or None if it does."""
-        if not sessions or len(self._ratios) < ENOUGH_STEPS:
+        if not sessions or self._steps < ENOUGH_STEPS:
             return None
         latency_s = self.latency_s(sessions + 1)
         share = ADMITTED_SHARE if self._full else REFUSED_SHARE

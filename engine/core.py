@@ -109,6 +109,7 @@ class EngineCore:
         self._clock = clock
         self._admission = admission
         self._log = StepLog(clock)
+        self._worked_until = clock()
         self._table = SlotTable(slots)
         self._sessions: dict[int, _Session] = {}
         self._ready: dict[int, _Session] = {}
@@ -187,10 +188,12 @@ class EngineCore:
         pcm = np.concatenate([frame.pcm for frame, _ in taken]).reshape(len(batch), -1)
         start = self._clock()
         result = self._model.step([session.slot for session in batch], pcm)
-        timings = Timings(step_s=self._clock() - start, rows=len(batch))
+        end = self._clock()
+        timings = Timings(step_s=end - start, rows=len(batch))
         self._log.add(start, timings.step_s)
         if self._admission is not None:
-            self._admission.stepped(len(batch), timings.step_s)
+            self._admission.stepped(len(batch), timings.step_s, start - self._worked_until)
+        self._worked_until = end
         outputs: list[StepOutput] = []
         rows = zip(batch, taken, result.pcm, result.heard, result.text, strict=True)
         for session, (frame, arrived), sound, heard, text in rows:
@@ -235,8 +238,9 @@ class EngineCore:
             self._ended.append(self._table.end(lease.id))
             return PrefillFailed(lease.id, error)
         finally:
+            self._worked_until = self._clock()
             if self._admission is not None:
-                self._admission.worked(self._clock() - start)
+                self._admission.worked(self._worked_until - start)
         self._prefills.append((lease, pieces))
         return None
 

@@ -282,6 +282,18 @@ def test_nor_does_a_bad_start() -> None:
     assert admission.refusal(1) is not None
 
 
+def test_steps_after_pauses_say_nothing_about_steps_under_load() -> None:
+    admission = Admission(CPU, FRAME_S)
+    for _ in range(300):
+        admission.stepped(1, 5.0, pause_s=0.5 * FRAME_S)
+    assert admission.slowdown == 1
+    assert admission.refusal(1) is None
+    for _ in range(ENOUGH_STEPS):
+        admission.stepped(1, 5.0, pause_s=0.05 * FRAME_S)
+    assert admission.slowdown == pytest.approx(5.0 / CPU(1))
+    assert admission.refusal(1) is not None
+
+
 def test_steps_that_are_slower_than_measured_at_the_start_count() -> None:
     admission = Admission(GPU, FRAME_S)
     for _ in range(ENOUGH_STEPS):
