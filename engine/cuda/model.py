@@ -25,7 +25,7 @@ from engine.cuda.lm.paged import PagedLM
 from engine.cuda.lm.pages import PAGE
 from engine.cuda.lm.state import SlotState
 from engine.cuda.lm.weights import CudaWeights
-from engine.cuda.mimi import CudaMimi
+from engine.cuda.mimi.codec import CudaMimi
 from engine.cuda.options import CudaOptions
 from engine.lm.config import LMConfig
 from engine.memory import check_slots, free_bytes, slots_that_fit

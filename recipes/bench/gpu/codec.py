@@ -23,7 +23,7 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from engine.cuda.mimi import CudaMimi
+from engine.cuda.mimi.codec import CudaMimi
 from engine.mimi.codec import Mimi
 from engine.mimi.config import MIMI_24KHZ, MimiConfig
 from engine.rows import Rows

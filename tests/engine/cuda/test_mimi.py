@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from engine.cuda.mimi import CudaMimi
+from engine.cuda.mimi.codec import CudaMimi
 from engine.mimi.codec import Mimi
 from engine.mimi.config import MimiConfig, QuantizerConfig, SeanetConfig, TransformerConfig
 from engine.rows import Rows
@@ -73,7 +73,13 @@ def state_of(codec: CudaMimi, row: int) -> list[Tensor]:
     """A copy of all that is remembered of a row."""
     sides = (codec._encoder, codec._decoder)
     parts = [
-        part for side in sides for part in (side.frames, side.memory, side.ring.transpose(0, 1))
+        part
+        for side in sides
+        for part in (
+            side.chain.frames,
+            side.chain.memory,
+            side.transformer.ring.transpose(0, 1),
+        )
     ]
     return [part[row].clone() for part in parts]
 

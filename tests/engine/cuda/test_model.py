@@ -53,7 +53,7 @@ def test_a_row_hears_and_says_what_it_does_in_the_plain_model(tiny: Path) -> Non
     assert np.abs(wanted.pcm).max() > 0.1
 
     # What rows of nobody have counted must not grow for ever.
-    counts = model._mimi._decoder.frames
+    counts = model._mimi._decoder.chain.frames
     assert counts[model.lm.state.trash] > 0
     model.reset([1])
     assert counts.tolist() == [0, 0, 0]
