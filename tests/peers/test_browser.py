@@ -20,6 +20,7 @@ from engine.tiny import write_tiny
 from media.formats import AudioFormat, decode
 from recipes.bench.chromium import ALLOW_MICROPHONE, chromium
 from tests.listening import likeness
+from tests.tcp_relay import TcpRelay, Way
 
 ROOT = Path(__file__).parents[2]
 RATE = 24_000
@@ -49,6 +50,60 @@ window.fetch = async (path, ...rest) => {
   if (path.includes("calls?")) await new Promise((resolve) => { window.goOn = resolve; });
   return ask(path, ...rest);
 };
+"""
+
+# Notes what the page's WebSocket session is given of the microphone, in chunks, and after how many
+# of them it was resumed; which events it takes; and up to which time in the response it plays.
+LISTEN_IN = """(async () => {
+  window.chunks = [];
+  window.resumes = [];
+  window.seqs = [];
+  window.ends = [];
+  const { WebSocketLine } = await import("/static/page/websocket.js");
+  const { SessionSocket } = await import("/static/page/socket.js");
+  const before = (kind, name, note) => {
+    const method = kind.prototype[name];
+    kind.prototype[name] = function (...given) {
+      note(this, ...given);
+      return method.apply(this, given);
+    };
+  };
+  before(WebSocketLine, "append", (_, samples) => {
+    window.chunks.push(btoa(String.fromCharCode(...new Uint8Array(samples))));
+  });
+  before(SessionSocket, "repeat", (_, taken) => window.resumes.push([taken, window.chunks.length]));
+  before(WebSocketLine, "play", (_, { metadata }) => window.ends.push(metadata.audio_duration_ms));
+  before(SessionSocket, "receive", (_, { server_event_seq: seq }) => seq && window.seqs.push(seq));
+})()"""
+
+# What the page's player plays of frames that come all at once, by their levels in tenths: each
+# level with the milliseconds that it lasts.
+CATCH_UP = """(async (levels) => {
+  let Player = null;
+  globalThis.sampleRate = %d;
+  globalThis.AudioWorkletProcessor = class { port = { postMessage() {} }; };
+  globalThis.registerProcessor = (_, kind) => { Player = kind; };
+  await import("/static/page/player.js");
+  const player = new Player();
+  levels.forEach((level, place) => {
+    const samples = new Float32Array(0.08 * sampleRate).fill(level / 10).buffer;
+    player.push({ samples, response: "r", endMs: 80 * (place + 1) });
+  });
+  const runs = [];
+  while (player.buffered) {
+    const out = new Float32Array(120);
+    player.process([], [[out]]);
+    const level = Math.round(10 * out[0]);
+    if (runs.at(-1)?.[0] !== level) runs.push([level, 0]);
+    runs.at(-1)[1] += 1000 * out.length / sampleRate;
+  }
+  return runs;
+})(%s)"""
+
+# A page with little patience.
+HASTE = """
+const later = window.setTimeout;
+window.setTimeout = (work, ms, ...rest) => later(work, ms >= 500 ? ms / 20 : ms, ...rest);
 """
 
 # Records the track that the page plays, with the page's own recorder.
@@ -289,6 +344,115 @@ async def test_without_webrtc_it_goes_over_a_websocket(start_process, browse, vo
             await page.click("#talk")
             await page.until("document.body.dataset.phase === 'ended'")
             await all_free(server.address)
+            # Late frames are made up for in a pause, down to 240 ms that wait.
+            played = await page.run(CATCH_UP % (RATE, [1, 0, 0, 2, 3]))
+            assert played == [[1, 80], [0, 80], [2, 80], [3, 80]]
+
+
+async def test_a_websocket_that_breaks_is_replaced_and_nothing_is_lost_or_doubled(
+    start_process, browse, all_free
+):
+    """Cut; then frozen, with voices under way, for so long that the page gives it up; and when
+    another has the session it comes to life again.
+    """
+    frames = []
+    async with TcpRelay() as relay:
+        address = f"http://localhost:{relay.port}"
+        options = ("--max-sessions", "1", "--allow-origin", address)
+        with start_process("echo", *options) as server:
+            relay.to = int(server.address.rpartition(":")[2])
+            async with browse(address) as page:
+                page.on_frame = frames.append
+                await page.run(LISTEN_IN)
+                await choose(page, "transport", "websocket")
+                await page.click("#talk")
+                await page.until("document.body.dataset.talk === 'both'", 40)
+                relay.cut()
+                await page.until("window.talks.includes('reconnecting')")
+                await page.until(TALKING)
+                frozen = [relay.freeze(Way.DOWN)]
+                await more_chunks(page)
+                frozen.append(relay.freeze(Way.UP))
+                await page.until("document.body.dataset.talk === 'reconnecting'")
+                await page.until(TALKING)
+                for way in frozen:
+                    way.set()
+                await more_chunks(page)
+                assert await page.run("document.getElementById('problem').hidden")
+                seqs, ends = await page.run("[window.seqs, window.ends]")
+                chunks, resumes = await page.run("[window.chunks, window.resumes]")
+                await page.click("#talk")
+                await page.until("document.body.dataset.phase === 'ended'")
+                await all_free(server.address)
+                page.errors.clear()  # Chromium counts the cut
+    assert seqs == list(range(1, len(seqs) + 1))
+    assert ends == [80 * (place + 1) for place in range(len(ends))]
+    events = [json.loads(text) for text in frames]
+    deltas = {
+        e["server_event_seq"]: e["delta"] for e in events if "output_audio.delta" in e["type"]
+    }
+    audio = [base64.b64decode(deltas[seq]) for seq in sorted(deltas)]
+    heard = np.concatenate([decode(AudioFormat.PCM_F32LE, data) for data in audio])
+    said = expected(chunks, resumes)
+    assert len(resumes) == 2
+    assert len(heard) > len(said) - RATE
+    assert np.array_equal(heard[: len(said)], said[: len(heard)])
+
+
+async def more_chunks(page):
+    """Waits until the microphone has given another second."""
+    count = await page.run("window.chunks.length")
+    await page.until(f"window.chunks.length > {count + 50}")
+
+
+def expected(chunks, resumes):
+    """What the server hears of the microphone's chunks: all but what it had not taken when the
+    session was resumed and was older than 0.4 s then.
+    """
+    samples = [decode(AudioFormat.PCM16, base64.b64decode(text)) for text in chunks]
+    said, lost = np.concatenate(samples), 0
+    for taken, count in resumes:
+        gap = max(0, count * len(samples[0]) - lost - round(0.4 * RATE) - taken)
+        said = np.concatenate((said[:taken], said[taken + gap :]))
+        lost += gap
+    return said
+
+
+async def test_a_call_that_can_not_go_on_says_so_and_begins_anew(start_process, browse):
+    async with TcpRelay() as relay:
+        address = f"http://localhost:{relay.port}"
+        options = ("--max-sessions", "1", "--allow-origin", address)
+        with start_process("echo", *options) as server:
+            relay.to = int(server.address.rpartition(":")[2])
+            async with browse(address, script=HASTE) as page:
+                await choose(page, "transport", "websocket")
+                await page.click("#talk")
+                await page.until(TALKING)
+                relay.refusing = True
+                relay.cut()
+                await page.until("document.body.dataset.talk === 'reconnecting'")
+                await picture(page, "reconnecting")
+                await page.until("!document.getElementById('problem').hidden")
+                assert await page.text("#problem-title") == "The connection was lost"
+                relay.refusing = False
+                await page.click("#retry")
+                await page.until(TALKING)
+                assert await page.run("document.getElementById('problem').hidden")
+
+                relay.refusing = True
+                relay.cut()
+                await page.until("document.body.dataset.talk === 'reconnecting'")
+                url = server.address.replace("http", "ws") + "/v1/realtime?duplex=1"
+                async with aiohttp.ClientSession() as http, http.ws_connect(url) as socket:
+                    await socket.send_json({"type": "session.update", "session": {}})
+                    while (await socket.receive_json())["type"] != "session.updated":
+                        pass
+                    relay.refusing = False
+                    await page.until("!document.getElementById('problem').hidden")
+                expected = "The call could not be taken up again"
+                assert await page.text("#problem-title") == expected
+                assert await page.run("document.getElementById('retry').checkVisibility()")
+                page.errors.clear()
 
 
 @pytest.mark.parametrize("transport", ["webrtc", "websocket"])

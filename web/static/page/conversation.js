@@ -15,8 +15,8 @@ const STATS_MS = 1000;
 const RETRY_AS_WEBSOCKET = new Set(["no_webrtc", "no_path", "http_404", "http_405", "not_found"]);
 
 /**
- * Dispatches "talk" (detail: asking, connecting, preparing, listening, hearing, speaking or both),
- * "step" (both levels, for every 40 ms), "words" (a piece of the model's text), "stats", "refused"
+ * Dispatches "talk" (detail: asking, connecting, preparing, listening, hearing, speaking, both,
+ * paused or reconnecting), "step" (both levels, for every 40 ms), "words" (a piece of the model's text), "stats", "refused"
  * (a Problem that ends nothing), "camera" (whether it is on) and "ended" (a Problem, or null).
  */
 export class Conversation extends EventTarget {
@@ -29,6 +29,7 @@ export class Conversation extends EventTarget {
     this.sees = sees;
     this.muted = false;
     this.began = false;
+    this.broken = false;
     this.over = false;
     this.talk = "idle";
   }
@@ -74,7 +75,11 @@ export class Conversation extends EventTarget {
   listenTo(line) {
     this.line = line;
     line.volume = this.loudness ?? 1;
-    line.addEventListener("phase", ({ detail }) => (detail === "live" ? this.live() : this.setTalk(detail)));
+    line.addEventListener("phase", ({ detail }) => {
+      this.broken = detail === "reconnecting";
+      if (detail !== "live") this.setTalk(detail);
+      else if (!this.began) this.live();
+    });
     line.addEventListener("message", ({ detail }) => this.receive(detail));
     line.addEventListener("ended", ({ detail }) => this.end(detail));
   }
@@ -159,14 +164,15 @@ export class Conversation extends EventTarget {
     const now = performance.now();
     this.user.measure(now);
     this.model.measure(now);
-    const user = this.muted ? 0 : this.user.rms;
-    const userSpeaks = !this.muted && this.user.speaking;
+    const unheard = this.muted || this.broken;
+    const user = unheard ? 0 : this.user.rms;
+    const userSpeaks = !unheard && this.user.speaking;
     const modelSpeaks = this.model.speaking;
     const paused = this.context.state !== "running";
-    this.setTalk(paused ? "paused" : userSpeaks ? (modelSpeaks ? "both" : "hearing") : modelSpeaks ? "speaking" : "listening");
+    this.setTalk(this.broken ? "reconnecting" : paused ? "paused" : userSpeaks ? (modelSpeaks ? "both" : "hearing") : modelSpeaks ? "speaking" : "listening");
     // The timers of a tab that is away are rare: what was missed is made up for.
     for (; this.steppedAt + STEP_MS <= now + STEP_MS / 2; this.steppedAt += STEP_MS) {
-      this.tell("step", { user, model: this.model.rms, userSpeaks, modelSpeaks, muted: this.muted, now: this.steppedAt });
+      this.tell("step", { user, model: this.model.rms, userSpeaks, modelSpeaks, muted: unheard, now: this.steppedAt });
     }
   }
 

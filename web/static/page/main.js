@@ -18,6 +18,7 @@ const TALK = {
   hearing: ["Hearing you", ""],
   speaking: ["Speaking", "Talk over it if you like: it hears you."],
   both: ["Both talking", ""],
+  reconnecting: ["Reconnecting", "The connection broke. The call goes on as soon as it is back."],
   paused: ["Paused", "The browser has stopped the sound. Touch the page to go on."],
   ended: ["Call ended", "The transcript stays until the next call."],
 };
@@ -226,6 +227,7 @@ function showStats({ delayMs, networkMs, bufferMs, lost, lostUp, gaps }) {
 
 function showProblem(found) {
   problem = Problem.from(found);
+  $("retry").hidden = Boolean(call) || !model || !problem.passes;
   $("problem-title").textContent = problem.title;
   $("problem-fix").textContent = problem.fix;
   $("problem-details").textContent = problem.report();
@@ -291,7 +293,14 @@ $("open-settings").addEventListener("click", () => {
   $("settings").showModal();
 });
 $("settings").addEventListener("click", (event) => event.target === $("settings") && $("settings").close());
-$("close-problem").addEventListener("click", clearProblem);
+$("retry").addEventListener("click", () => {
+  $("talk").focus(); // the button that had it goes
+  if (!call) start();
+});
+$("close-problem").addEventListener("click", () => {
+  $("talk").focus();
+  clearProblem();
+});
 $("copy-problem").addEventListener("click", () => copy($("copy-problem"), problem.report()));
 $("copy-transcript").addEventListener("click", () => copy($("copy-transcript"), transcript.text()));
 $("key-form").addEventListener("submit", (event) => {

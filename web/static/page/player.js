@@ -1,13 +1,16 @@
 /**
  * Audio worklet: plays frames of float samples as they come.
  *
- * It begins when a little is there, and after a gap waits for as much again. What piles up beyond
- * a limit is dropped from its oldest end: delay is worse than a skip. It tells how far it has
+ * It begins when a little is there, and after a gap waits for as much again. Of what has piled up
+ * silent frames are left out until little waits; beyond a limit anything is dropped from the oldest
+ * end: delay is worse than a skip. It tells how far it has
  * played: of which response, and up to which time in it.
  */
 
 const START_S = 0.06;
+const ENOUGH_S = 0.24;
 const MOST_S = 0.48;
+const SILENCE = 0.004; // RMS
 const REPORT_S = 0.25;
 
 class Player extends AudioWorkletProcessor {
@@ -44,9 +47,16 @@ class Player extends AudioWorkletProcessor {
     if (this.buffered >= START_S * sampleRate) this.playing = true;
   }
 
+  skipSilence() {
+    while (this.offset === 0 && this.buffered > ENOUGH_S * sampleRate && silent(this.queue[0].samples)) {
+      this.buffered -= this.queue.shift().samples.length;
+    }
+  }
+
   process(_, [[out]]) {
     let at = 0;
     while (this.playing && at < out.length) {
+      this.skipSilence();
       const [frame] = this.queue;
       if (!frame) {
         this.playing = false;
@@ -74,6 +84,12 @@ class Player extends AudioWorkletProcessor {
     this.reportIn = REPORT_S * sampleRate;
     this.port.postMessage({ buffered: this.buffered, underruns: this.underruns, played: this.played });
   }
+}
+
+function silent(samples) {
+  let sum = 0;
+  for (const sample of samples) sum += sample * sample;
+  return sum < SILENCE ** 2 * samples.length;
 }
 
 registerProcessor("player", Player);

@@ -9,6 +9,8 @@ function secureAddress() {
     : `https://${here} (start the server with --tls self-signed) or, on the server's own machine, http://localhost:${location.port || 80}`;
 }
 
+const gone = () => ["The call could not be taken up again", "The server has ended it meanwhile. Start again: a new call begins."];
+
 const WORDS = {
   insecure: () => ["The microphone needs https or localhost", `Browsers give a page the microphone only there. Open ${secureAddress()}.`],
   no_microphone_api: () => ["This browser has no microphone access", "Use a current Chrome, Firefox, Safari or Edge."],
@@ -30,11 +32,17 @@ const WORDS = {
   no_path: () => ["No way through the network for sound", "A firewall stands between. Choose WebSocket under Settings, Advanced; or have the server's ice_servers name a TURN server."],
   no_webrtc: () => ["This browser has no WebRTC", "Choose WebSocket under Settings, Advanced."],
   lost: () => ["The connection was lost", "Check the network, then start again."],
+  session_resume_expired: gone,
+  invalid_session_resume: gone,
+  invalid_resume_token: gone,
+  resync_required: gone,
   idle_timeout: () => ["The call ended after a long silence", "Start again whenever you like."],
   server_shutdown: () => ["The server ended the call: it is shutting down", "Start again when it is back."],
   internal_error: () => ["Something broke on the server", "Start again. If it happens twice, its log says why."],
   engine_lost: () => ["The model stopped", "It is being started again. Try in a few seconds."],
 };
+
+const FIRM = new Set(["insecure", "no_microphone_api", "invalid_api_key", "origin_not_allowed", "no_webrtc"]);
 
 /** An error with a code, told with its fix. `details` is for whoever is asked for help. */
 export class Problem extends Error {
@@ -62,6 +70,11 @@ export class Problem extends Error {
   /** Any error as a problem. */
   static from(error) {
     return error instanceof Problem ? error : new Problem(error.name ?? "Error", error.stack ?? String(error), error.message);
+  }
+
+  /** Whether another try may do, without any change to this page or its address. */
+  get passes() {
+    return !FIRM.has(this.code);
   }
 
   get title() {

@@ -3,11 +3,12 @@
 import { openContext } from "./audio.js";
 import { takePicture } from "./camera.js";
 import { Problem } from "./problems.js";
-import { apiKey, socketAddress } from "./server.js";
+import { SessionSocket } from "./socket.js";
 
 const RATE = 24000;
 const BEAT_MS = 1000;
 const PICTURE_MS = 500;
+const REPEAT_S = 0.4; // what a broken socket has lost, up to what the player takes at once
 
 /** Has the same surface as WebRtcLine. */
 export class WebSocketLine extends EventTarget {
@@ -17,6 +18,7 @@ export class WebSocketLine extends EventTarget {
     this.over = false;
     this.buffered = 0;
     this.underruns = 0;
+    this.reason = null; // why the server ended the session
     this.epoch = -1;
     this.staleEpoch = -1;
     this.networkMs = null;
@@ -68,29 +70,23 @@ export class WebSocketLine extends EventTarget {
   }
 
   connect(session) {
-    const key = apiKey();
-    const protocols = ["realtime", ...(key ? [`openai-insecure-api-key.${key}`] : [])];
-    this.socket = new WebSocket(socketAddress("v1/realtime?duplex=1"), protocols);
-    return new Promise((resolve, reject) => {
-      this.socket.addEventListener("open", () => {
-        this.tell("phase", "preparing");
-        this.send({
-          type: "session.update",
-          session: { ...session, input_audio_format: "pcm16", sample_rate_hz: this.capture.sampleRate, output_audio_format: "pcm_f32le" },
-        });
-      });
-      this.socket.addEventListener("message", ({ data }) => {
-        const event = JSON.parse(data);
-        if (event.type === "session.updated") resolve();
-        if (event.type === "error") reject(new Problem(event.error.code, event.error.param ?? "", event.error.message));
-        this.receive(event);
-      });
-      this.socket.addEventListener("close", ({ code, reason }) => {
-        const lost = new Problem(this.opened ? "lost" : "unreachable", `closed with ${code} ${reason}`);
-        reject(lost);
-        this.end(this.reason ?? lost);
-      });
+    this.tell("phase", "preparing");
+    this.socket = new SessionSocket({ keep: REPEAT_S * this.capture.sampleRate });
+    this.socket.addEventListener("message", ({ detail }) => this.receive(detail));
+    this.socket.addEventListener("broken", () => {
+      this.networkMs = null;
+      this.tell("phase", "reconnecting");
     });
+    this.socket.addEventListener("resumed", () => this.onResumed());
+    this.socket.addEventListener("ended", ({ detail }) => this.end(this.reason ?? detail));
+    return this.socket.open({ ...session, input_audio_format: "pcm16", sample_rate_hz: this.capture.sampleRate, output_audio_format: "pcm_f32le" });
+  }
+
+  /** What was said for control just before the cut may not have come: it is said again. */
+  onResumed() {
+    this.told = {};
+    if (this.staleEpoch >= 0 && this.epoch <= this.staleEpoch) this.send({ type: "barge_in" });
+    this.tell("phase", "live");
   }
 
   receive(event) {
@@ -99,9 +95,6 @@ export class WebSocketLine extends EventTarget {
         this.epoch = event.metadata.epoch;
         if (this.epoch > this.staleEpoch) this.play(event);
         return;
-      case "session.created":
-        this.opened = true;
-        break;
       case "session.heartbeat_ack":
         this.networkMs = performance.now() - this.pinged;
         return;
@@ -109,7 +102,7 @@ export class WebSocketLine extends EventTarget {
         if (event.action === "barge_in") this.flush();
         break;
       case "session.closed":
-        this.reason = event.reason === "client_close" ? null : new Problem(event.reason, event.session_id);
+        if (event.reason !== "client_close") this.reason = new Problem(event.reason, event.session_id);
         break;
     }
     this.tell("message", event);
@@ -127,7 +120,7 @@ export class WebSocketLine extends EventTarget {
     const event = { type: "input_audio_buffer.append", audio: btoa(text) };
     if (this.picture) event.video_frames = [this.picture];
     this.picture = null;
-    this.send(event);
+    this.socket.append(event, bytes.length / 2);
   }
 
   /** Shows what the camera sees, from an element that plays it; null for no more. */
@@ -151,7 +144,7 @@ export class WebSocketLine extends EventTarget {
 
   onBeat() {
     this.pinged = performance.now();
-    this.send({ type: "session.heartbeat" });
+    this.socket.beat();
     this.acknowledge(false);
   }
 
@@ -166,7 +159,7 @@ export class WebSocketLine extends EventTarget {
   }
 
   send(event) {
-    if (this.socket?.readyState === WebSocket.OPEN) this.socket.send(JSON.stringify(event));
+    this.socket?.send(event);
   }
 
   interrupt() {
@@ -207,7 +200,7 @@ export class WebSocketLine extends EventTarget {
   release() {
     clearInterval(this.beat);
     clearInterval(this.looking);
-    this.socket?.close(1000);
+    this.socket?.close();
     for (const context of [this.capture, this.player]) if (context && context.state !== "closed") context.close();
   }
 
