@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 
 import numpy as np
 import torch
@@ -15,15 +13,15 @@ from engine.lm.model import RQTransformer
 from engine.lm.prefix import PrefixCache
 from engine.memory import check_slots, slots_that_fit
 from engine.mimi.codec import Mimi
-from engine.model import ModelSpec, PrefixStats, Room, StepResult
-from engine.params import MAX_SEED, check_no_prompt, check_sampling, sampling_of
+from engine.model import PrefixStats, Room, StepResult
 from engine.prompter import Prompter
 from engine.rows import Rows
+from engine.rq_base import RQBase
 from engine.sampling import Sampling
-from engine.text import TextStream, Tokenizer
+from engine.text import Tokenizer
 
 
-class RQModel:
+class RQModel(RQBase):
     """Moshi, PersonaPlex and their kind as a `LockstepModel`.
 
     Rows are stepped in one of two ways. "ready": all rows that have a frame are one batch.
@@ -60,52 +58,33 @@ class RQModel:
         if lm.device.type == "cpu":
             # A fading sound or state would run into them, and they cost 100 times as much.
             torch.set_flush_denormal(True)
-        self._lm, self._mimi, self._prompter, self._sampling = lm, mimi, prompter, sampling
-        self._copy = step_mode == "fixed"
-        self._prefixes = PrefixCache(prefix_cache_bytes)
-        self._seeds = random.Random(seed)
         slot_bytes = lm.state(1).nbytes + mimi.state(1).nbytes
         by_memory = slots is None
         if slots is None:
             slots = slots_that_fit(slot_bytes, lm.device, reserve=prefix_cache_bytes)
         check_slots(slots, slot_bytes, lm.device)
-        self._lm_state = lm.state(slots)
-        self._mimi_state = mimi.state(slots)
-        self._text = [TextStream(tokenizer.pieces) for _ in range(slots)]
-        self._spec = ModelSpec(
-            name=name,
-            sample_rate=mimi.sample_rate,
-            frame_size=mimi.frame_size,
-            # The calls of a prompt, of which there are always some, are the model's start-up.
-            startup_frames=lm.config.max_delay if prompter is None else 0,
+        super().__init__(
+            name,
+            lm.config,
+            mimi,
+            tokenizer,
+            prompter,
+            sampling=sampling,
+            seed=seed,
             slots=slots,
             slots_by_memory=by_memory,
             context=lm.config.context,
             about=about,
             examples=examples,
-            voices=() if prompter is None else prompter.voices.names,
-            default_voice=None if prompter is None else prompter.default_voice,
-            persona=prompter is not None,
-            voice_audio=prompter is not None,
-            text=True,
-            sampling=True,
             device=str(lm.device),
             weight_bytes=lm.weights.nbytes + mimi.nbytes,
             slot_bytes=slot_bytes,
         )
-
-    @property
-    def spec(self) -> ModelSpec:
-        """What the model can do."""
-        return self._spec
-
-    def check(self, params: OpenParams) -> None:
-        """Raises BadParams, naming the field, for what the model can't take."""
-        check_sampling(params, self._lm.config)
-        if self._prompter is None:
-            check_no_prompt(params, self._spec.name)
-        else:
-            self._prompter.check(params)
+        self._lm, self._mimi = lm, mimi
+        self._copy = step_mode == "fixed"
+        self._prefixes = PrefixCache(prefix_cache_bytes)
+        self._lm_state = lm.state(slots)
+        self._mimi_state = mimi.state(slots)
 
     @torch.inference_mode()
     def prefill(self, row: int, params: OpenParams) -> Iterator[None]:
@@ -113,14 +92,12 @@ class RQModel:
 
         Raises BadParams for a silent recording of a voice.
         """
-        drawn = replace(self._sampling, seed=self._seeds.randint(0, MAX_SEED))
-        self._lm_state.set_sampling(row, sampling_of(params, drawn))
-        if self._prompter is None:
-            return
-        made = yield from self._prompter.build(params)
-        yield from self._lm.prefill(
-            self._lm_state, row, made.prompt, prefixes=self._prefixes, key=made.key
-        )
+        self._lm_state.set_sampling(row, self._sampling_of(params))
+        made = yield from self._prompt_of(params)
+        if made is not None:
+            yield from self._lm.prefill(
+                self._lm_state, row, made.prompt, prefixes=self._prefixes, key=made.key
+            )
 
     @torch.inference_mode()
     def step(self, rows: Sequence[int], pcm: Pcm) -> StepResult:
@@ -148,18 +125,14 @@ class RQModel:
             if places:
                 some = self._rows([batch[place] for place in places])
                 sound[places] = self._mimi.decode(self._mimi_state, some, made.codes[places])
-        text = [
-            self._text[row].push(token) if has else ""
-            for row, token, has in zip(batch, made.text.tolist(), heard, strict=True)
-        ]
+        text = self._say(batch, made.text.tolist())
         return StepResult(sound.clamp_(-1, 1).cpu().numpy(), heard, text)
 
     def reset(self, rows: Sequence[int]) -> None:
         """Makes the rows as new."""
         self._lm_state.reset(self._rows(rows))
         self._mimi_state.reset(rows)
-        for row in rows:
-            self._text[row].reset()
+        self._reset_text(rows)
 
     @torch.inference_mode()
     def age(self, row: int, frames: int) -> None:

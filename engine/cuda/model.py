@@ -7,10 +7,8 @@ sound and text out; the host only names the slots and waits for the end.
 
 from __future__ import annotations
 
-import random
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from itertools import pairwise
 from typing import Any, Final
 
@@ -30,18 +28,18 @@ from engine.cuda.options import CudaOptions
 from engine.lm.config import LMConfig
 from engine.memory import check_slots, free_bytes, slots_that_fit
 from engine.mimi.codec import Mimi
-from engine.model import ModelSpec, PrefixStats, Room, StepResult
-from engine.params import MAX_SEED, check_no_prompt, check_sampling, sampling_of
+from engine.model import PrefixStats, Room, StepResult
 from engine.prompter import Prompter
+from engine.rq_base import RQBase
 from engine.sampling import Sampling
-from engine.text import TextStream, Tokenizer
+from engine.text import Tokenizer
 
 _DEFAULTS: Final = CudaOptions()
 _SPARE_BYTES: Final = 3 << 30
 """Of the device's memory, left for graphs, scratch and the library's workspaces."""
 
 
-class CudaModel:
+class CudaModel(RQBase):
     """Moshi, PersonaPlex and their kind as a `LockstepModel` on a GPU."""
 
     def __init__(
@@ -66,8 +64,6 @@ class CudaModel:
 
         Raises EngineError, which says how many slots fit, if there isn't the memory for `slots`.
         """
-        self._config, self._prompter, self._sampling = config, prompter, sampling
-        self._seeds = random.Random(seed)
         context = min(options.context or config.context, config.context)
         places = -(-context // PAGE)
         dtype = weights.embedding.dtype
@@ -110,27 +106,23 @@ class CudaModel:
         self._pcm = torch.zeros(slots, mimi.frame_size, pin_memory=pinned)
         self._sound = torch.zeros(slots, mimi.frame_size, pin_memory=pinned)
         self._tokens = torch.zeros(slots, dtype=torch.int32, pin_memory=pinned)
-        self._text = [TextStream(tokenizer.pieces) for _ in range(slots)]
         begun = time.monotonic()
         self.paged.capture()
         self.capture_s = time.monotonic() - begun
         """Seconds that compiling and capturing took."""
-        self._spec = ModelSpec(
-            name=name,
-            sample_rate=mimi.sample_rate,
-            frame_size=mimi.frame_size,
-            startup_frames=config.max_delay if prompter is None else 0,
+        super().__init__(
+            name,
+            config,
+            mimi,
+            tokenizer,
+            prompter,
+            sampling=sampling,
+            seed=seed,
             slots=slots,
             slots_by_memory=by_memory,
             context=context,
             about=about,
             examples=examples,
-            voices=() if prompter is None else prompter.voices.names,
-            default_voice=None if prompter is None else prompter.default_voice,
-            persona=prompter is not None,
-            voice_audio=prompter is not None,
-            text=True,
-            sampling=True,
             device=str(device),
             weight_bytes=weights.nbytes + mimi.nbytes,
             slot_bytes=places * page_bytes + self._mimi.nbytes_per_slot,
@@ -151,22 +143,9 @@ class CudaModel:
         return slots * places + min(prefix_cache_bytes, room - need) // page_bytes
 
     @property
-    def spec(self) -> ModelSpec:
-        """What the model can do."""
-        return self._spec
-
-    @property
     def free_pages(self) -> int:
         """Pages of the pool that sessions could still have."""
         return self.paged.free_pages
-
-    def check(self, params: OpenParams) -> None:
-        """Raises BadParams, naming the field, for what the model can't take."""
-        check_sampling(params, self._config)
-        if self._prompter is None:
-            check_no_prompt(params, self._spec.name)
-        else:
-            self._prompter.check(params)
 
     @torch.inference_mode()
     def prefill(self, row: int, params: OpenParams) -> Iterator[None]:
@@ -174,12 +153,10 @@ class CudaModel:
 
         Raises BadParams for a silent recording of a voice.
         """
-        drawn = replace(self._sampling, seed=self._seeds.randint(0, MAX_SEED))
-        self.lm.state.set_sampling(row, sampling_of(params, drawn))
-        if self._prompter is None:
-            return
-        made = yield from self._prompter.build(params)
-        yield from self.paged.prefill(row, made.prompt, made.key)
+        self.lm.state.set_sampling(row, self._sampling_of(params))
+        made = yield from self._prompt_of(params)
+        if made is not None:
+            yield from self.paged.prefill(row, made.prompt, made.key)
 
     def _chain(self, rows: int, splits: int) -> None:
         """What a step of `rows` rows enqueues."""
@@ -198,12 +175,8 @@ class CudaModel:
         self.paged.step(rows)
         self._wait()
         tokens = self._tokens[:count].tolist()
-        text = [
-            self._text[row].push(token) if token >= 0 else ""
-            for row, token in zip(rows, tokens, strict=True)
-        ]
         sound: Pcm = np.array(self._sound.numpy()[:count])
-        return StepResult(sound, [token >= 0 for token in tokens], text)
+        return StepResult(sound, [token >= 0 for token in tokens], self._say(rows, tokens))
 
     @staticmethod
     def _wait() -> None:
@@ -216,8 +189,7 @@ class CudaModel:
         self.paged.reset(rows)
         # The codec counts the trash row's frames as well, and they must not go past an int32.
         self._mimi.reset(torch.tensor([*rows, self.lm.state.trash], device=self.lm.device))
-        for row in rows:
-            self._text[row].reset()
+        self._reset_text(rows)
 
     @torch.inference_mode()
     def age(self, row: int, frames: int) -> None:
