@@ -6,6 +6,7 @@
   of what a call costs. Ours go straight between the socket and the peer.
 - Its queue of pictures to decode has no bound; ours does.
 - Signs of life (any datagram), and what the caller has acknowledged, can be seen nowhere else.
+- It waits for STUN and TURN servers that don't answer for 5 seconds, which can't be set.
 - A `close` during the handshake leaves its task behind, and one that checks consent for ever; a
   `close` that hangs leaves sockets and threads. They can be ended from here.
 
@@ -21,6 +22,7 @@ import struct
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final, Protocol
 
 import aiortc
@@ -213,6 +215,16 @@ def watch(receiver: RTCRtpReceiver, heard: Callable[[], None]) -> None:
 
     setattr(connection, "data_received", on_data)  # noqa: B010 (mypy: a method)
     setattr(connection, "request_received", on_request)  # noqa: B010
+
+
+def limit_gathering(connection: RTCPeerConnection, timeout_s: float) -> None:
+    """Has the connection wait no longer than this for STUN and TURN servers, all at once. To be
+    called when the other side's description is set, and before its own is.
+    """
+    for transport in getattr(connection, _ICE_TRANSPORTS):
+        ice: Connection = transport._connection
+        gather = partial(ice.get_component_candidates, timeout=timeout_s)
+        setattr(ice, "get_component_candidates", gather)  # noqa: B010
 
 
 def all_delivered(connection: RTCPeerConnection) -> bool:

@@ -92,7 +92,8 @@ class Peer:
     ) -> Peer:
         """Answers an SDP offer. Raises BadOffer; nothing is left open then.
 
-        Without ICE servers this opens the host's sockets and waits for nothing else.
+        Without ICE servers this opens the host's sockets and waits for nothing else; with some it
+        waits for `gather_timeout_s` at most.
         """
         parsed = parse_offer(offer)
         peer = cls(parsed, settings, clock or SystemClock())
@@ -165,6 +166,7 @@ class Peer:
             aiortc_internals.bound_pictures(video, MAX_UNDECODED_PICTURES)
             self._video = VideoInput(video.track, self._settings.pictures)
             self._spawn(self._video.run())
+        aiortc_internals.limit_gathering(connection, self._settings.gather_timeout_s)
         await connection.setLocalDescription(await connection.createAnswer())
         self.answer = connection.localDescription.sdp
 

@@ -24,6 +24,8 @@ class PeerSettings:
     """None means host candidates only, and no waiting."""
     pictures: ImageFormat | None = None
     """None: the model sees nothing, so video is answered inactive and no receiver runs."""
+    gather_timeout_s: float = 0.5
+    """How long the answer waits for all ICE servers; it goes without those that are late."""
     connect_timeout_s: float = 15.0
     """From the answer to the end of the handshake."""
     vanish_after_s: float = 3.0

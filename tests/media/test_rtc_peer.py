@@ -7,12 +7,14 @@ import io
 import math
 import re
 import threading
+from collections import Counter
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import av
 import numpy as np
 import pytest
+from aioice import stun
 from aiortc import RTCPeerConnection, VideoStreamTrack
 from relay import hide_candidates
 from rtc_client import Client, speech
@@ -32,7 +34,7 @@ from media.rtc.events import (
 )
 from media.rtc.mailbox import MAX_MESSAGES
 from media.rtc.peer import Peer
-from media.rtc.settings import PeerSettings
+from media.rtc.settings import IceServer, PeerSettings
 
 DEFAULTS = PeerSettings()
 
@@ -217,6 +219,44 @@ async def test_only_host_candidates_unless_servers_are_configured():
     assert kinds == {"host"}
     await peer.close()
     await client.close()
+
+
+class IceServers(asyncio.DatagramProtocol):
+    """A STUN server that takes a moment, and a TURN server that never answers, at one address."""
+
+    def __init__(self):
+        self.asked = Counter()
+
+    def connection_made(self, transport):
+        self.transport = transport
+
+    def datagram_received(self, data, address):
+        message = stun.parse_message(data)
+        self.asked[message.transaction_id] += 1
+        if message.message_method is stun.Method.BINDING:
+            answer = stun.Message(
+                stun.Method.BINDING, stun.Class.RESPONSE, transaction_id=message.transaction_id
+            )
+            answer.attributes["XOR-MAPPED-ADDRESS"] = ("203.0.113.7", 4242)
+            loop = asyncio.get_running_loop()
+            loop.call_later(0.1, self.transport.sendto, bytes(answer), address)
+
+
+async def test_a_dead_relay_is_not_waited_for_and_a_server_that_answers_is():
+    loop = asyncio.get_running_loop()
+    transport, servers = await loop.create_datagram_endpoint(IceServers, ("0.0.0.0", 0))
+    at = "127.0.0.1:{}".format(transport.get_extra_info("sockname")[1])
+    ice_servers = (IceServer((f"stun:{at}",)), IceServer((f"turn:{at}",), "user", "secret"))
+    client = Client()
+    peer = await Peer.accept(await client.offer(), PeerSettings(ice_servers=ice_servers))
+    # A STUN client asks at once, and again after 0.5, 1.5 and 3.5 s.
+    assert len(servers.asked) >= 2
+    assert max(servers.asked.values()) <= 2
+    assert "203.0.113.7 4242 typ srflx" in peer.answer
+    assert set(re.findall(r"a=candidate:.* typ (\w+)", peer.answer)) == {"host", "srflx"}
+    await peer.close()
+    await client.close()
+    transport.close()
 
 
 async def test_audio_only_is_enough():
