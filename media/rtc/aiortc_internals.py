@@ -223,8 +223,8 @@ def limit_gathering(connection: RTCPeerConnection, timeout_s: float) -> None:
     """
     for transport in getattr(connection, _ICE_TRANSPORTS):
         ice: Connection = transport._connection
-        gather = partial(ice.get_component_candidates, timeout=timeout_s)
-        setattr(ice, "get_component_candidates", gather)  # noqa: B010
+        gather: Callable[..., Any] = ice.get_component_candidates  # mypy: its seconds are whole
+        setattr(ice, "get_component_candidates", partial(gather, timeout=timeout_s))  # noqa: B010
 
 
 def all_delivered(connection: RTCPeerConnection) -> bool:
