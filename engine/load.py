@@ -10,6 +10,7 @@ import torch
 from msgspec.structs import replace
 
 from engine.api import EngineConfig, EngineError
+from engine.cuda.gpu import check_gpu
 from engine.cuda.options import CudaOptions
 from engine.devices import check_device, refuse_cuda_options
 from engine.directory import ModelDirectory
@@ -51,14 +52,16 @@ def load_model(directory: ModelDirectory, config: EngineConfig) -> LockstepModel
     """The model of a directory, ready to serve.
 
     Weights are float32 on a CPU, and the language model's bfloat16 on CUDA, where kernels take the
-    place of torch's operations. Raises EngineError that names the file, or the memory, that isn't
-    as it must be.
+    place of torch's operations. Raises EngineError that names the file, the memory or the GPU that
+    isn't as it must be.
     """
     device = choose_device(config.device)
     if device.type == "cpu":
         refuse_cuda_options(config, "one on a CPU")
-    elif device.index is not None:
-        torch.cuda.set_device(device)  # also for kernels that go where the thread is
+    else:
+        check_gpu(device)
+        if device.index is not None:
+            torch.cuda.set_device(device)  # also for kernels that go where the thread is
     _choose_threads(directory, config, device)
     options = cuda_options(directory, config)
     lm_config, mimi_config = directory.lm_config, directory.mimi_config
