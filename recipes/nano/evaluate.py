@@ -7,11 +7,15 @@ frame i gives is heard while frame i + 1 is spoken, so the model's delay counts 
 
 import asyncio
 import json
+import multiprocessing as mp
 import re
 import sys
 import wave
+import zlib
 from collections import defaultdict
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -100,11 +104,11 @@ class Talker:
                 if output.lease in self._waiting:
                     self._waiting[output.lease].put_nowait(output)
 
-    async def talk(self, pcm: Pcm) -> Reply:
+    async def talk(self, pcm: Pcm, seed: int) -> Reply:
         """One session: feed `pcm`, then silence until the agent has been quiet for a while."""
         spec = self._engine.spec
         size, rate = spec.frame_size, spec.sample_rate
-        lease = await self._engine.open(OpenParams())
+        lease = await self._engine.open(OpenParams(seed=seed if spec.sampling else None))
         queue = self._waiting[lease.id] = asyncio.Queue()
         spoken = -(-len(pcm) // size)
         most = spoken + int(MOST_EXTRA_S / spec.frame_s)
@@ -133,12 +137,17 @@ class Talker:
 
 
 async def evaluate(
-    folder: Path, model: str, threads: int, together: int, save: Path | None
+    cases: list[dict[str, Any]],
+    folder: Path,
+    model: str,
+    *,
+    threads: int,
+    together: int,
+    save: Path | None,
 ) -> list[Verdict]:
-    """Run every case of a folder; the wrong ones are told on stderr as they come."""
+    """Run cases of a folder; the wrong ones are told on stderr as they come."""
     from media.files import read_audio
 
-    cases = json.loads((folder / "cases.json").read_text())
     talker = Talker(model, threads, together)
     await talker.start()
     rate = talker._engine.spec.sample_rate
@@ -146,7 +155,8 @@ async def evaluate(
 
     async def run(case: dict[str, Any]) -> Verdict:
         async with free:
-            reply = await talker.talk(read_audio(str(folder / case["wav"]), rate))
+            seed = zlib.crc32(case["wav"].encode())  # the case's own, whatever runs beside it
+            reply = await talker.talk(read_audio(str(folder / case["wav"]), rate), seed)
             if save is not None:
                 write_wav(save / Path(case["wav"]).with_suffix(".wav").name, reply)
             verdict = judge(case, reply)
@@ -157,6 +167,24 @@ async def evaluate(
     verdicts = await asyncio.gather(*(run(case) for case in cases))
     await talker.stop()
     return list(verdicts)
+
+
+def evaluate_all(folder: Path, model: str, workers: int, **options: Any) -> list[Verdict]:
+    """Run every case of a folder, in its order; processes with an engine each share the work."""
+    cases = json.loads((folder / "cases.json").read_text())
+    run = partial(_evaluate, folder, model, options)
+    workers = min(workers, len(cases))
+    if workers < 2:
+        return run(cases)
+    with ProcessPoolExecutor(workers, mp_context=mp.get_context("spawn")) as pool:
+        parts = list(pool.map(run, [cases[i::workers] for i in range(workers)]))
+    return [parts[i % workers][i // workers] for i in range(len(cases))]
+
+
+def _evaluate(
+    folder: Path, model: str, options: dict[str, Any], cases: list[dict[str, Any]]
+) -> list[Verdict]:
+    return asyncio.run(evaluate(cases, folder, model, **options))
 
 
 def write_wav(path: Path, reply: Reply) -> None:
@@ -197,12 +225,13 @@ def main(
     as_json: Annotated[bool, typer.Option("--json", help="print verdicts as JSON")] = False,
     threads: int = 2,
     together: Annotated[int, typer.Option(help="sessions at a time, for a quick look")] = 1,
+    workers: Annotated[int, typer.Option(min=1, help="processes with an engine each")] = 1,
     save: Annotated[Path | None, typer.Option(help="write the replies here as WAV")] = None,
 ) -> None:
     """Evaluate a model directory on a folder of cases."""
     if save is not None:
         save.mkdir(parents=True, exist_ok=True)
-    verdicts = asyncio.run(evaluate(folder, model, threads, together, save))
+    verdicts = evaluate_all(folder, model, workers, threads=threads, together=together, save=save)
     if save is not None:
         (save / "verdicts.json").write_text(json.dumps([asdict(v) for v in verdicts], indent=1))
     lines = report(verdicts)

@@ -1,9 +1,12 @@
 """Verdicts of the evaluation."""
 
+import json
+from pathlib import Path
+
 import numpy as np
 import pytest
 
-from recipes.nano.evaluate import Reply, judge, report
+from recipes.nano.evaluate import Reply, evaluate_all, judge, report, write_wav
 
 RATE = 24_000
 
@@ -40,3 +43,16 @@ def test_the_whole_transcript_must_match() -> None:
     wrong = judge(case, reply("five six", 1, 2))
     assert not wrong.right
     assert report([wrong])[-1] == "overall 0/1"
+
+
+def test_processes_that_share_the_work_give_what_one_gives(tmp_path: Path) -> None:
+    cases = []
+    for n in range(3):
+        write_wav(tmp_path / f"{n}.wav", reply("", 0.1, 0.1 + 0.1 * n, seconds=0.4))
+        cases.append({"wav": f"{n}.wav", "kind": "stop", "stop_end_s": 0.0})
+    (tmp_path / "cases.json").write_text(json.dumps(cases))
+    options = {"threads": 1, "together": 1, "save": None}
+    shared = evaluate_all(tmp_path, "echo", 2, **options)
+    assert [verdict.wav for verdict in shared] == ["0.wav", "1.wav", "2.wav"]
+    assert [verdict.latency_s for verdict in shared] == pytest.approx([None, 0.28, 0.38], abs=0.02)
+    assert shared == evaluate_all(tmp_path, "echo", 1, **options)

@@ -1,0 +1,104 @@
+"""All of nano's training on one GPU: `python -m recipes.nano.train CLIPS OUT`.
+
+The codec first; then its decoder and the language model beside each other; then the export to
+`OUT/nano`, after which `python -m recipes.nano.evaluate` says what came of it. What a stage prints
+goes to `OUT/STAGE.log`. A stage whose result is there is not run again, so that a training goes on
+where it was interrupted.
+"""
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+console = Console(width=120)
+TOKENIZER = Path(__file__).parents[2] / "engine/zoo/nano/tokenizer.model"
+
+
+class Stage:
+    """A module of the recipe in a process of its own, unless its result is there."""
+
+    def __init__(self, out: Path, module: str, result: str, *arguments: object) -> None:
+        self._log, self._result = out / f"{Path(result).parts[0]}.log", out / result
+        self._name, self._process = module, None
+        self._begin = time.monotonic()
+        if self._result.exists():
+            return
+        command = [sys.executable, "-m", f"recipes.nano.{module}", *map(str, arguments)]
+        with self._log.open("wb") as log:
+            self._process = subprocess.Popen(
+                command, stdout=log, stderr=subprocess.STDOUT, env={"TERM": "dumb"} | os.environ
+            )
+
+    def wait(self) -> None:
+        """Raises typer.Exit, having shown the end of the log, if the stage fails."""
+        if self._process is None:
+            console.print(f"{self._name}: {self._result} is there")
+            return
+        if self._process.wait() != 0 or not self._result.exists():
+            tail = self._log.read_text(errors="replace").splitlines()[-20:]
+            console.print("\n".join([f"{self._name} failed; {self._log} ends with:", *tail]))
+            raise typer.Exit(1)
+        console.print(f"{self._name}: {time.monotonic() - self._begin:.0f} s")
+
+    def stop(self) -> None:
+        """Ends it, if it runs."""
+        if self._process is not None and self._process.poll() is None:
+            self._process.kill()
+            self._process.wait()
+
+
+def main(
+    clips: Annotated[Path, typer.Argument(help="recordings, packed or not")],
+    out: Annotated[Path, typer.Argument(help="where all of it goes")],
+    *,
+    codec_seconds: float = 300,
+    decoder_seconds: float = 240,
+    lm_seconds: float = 700,
+    workers: Annotated[int, typer.Option(help="processes that plan conversations")] = 12,
+    codec_rows: Annotated[int, typer.Option(help="windows a codec batch")] = 64,
+    tiny: Annotated[bool, typer.Option(help="small batches of the language model")] = False,
+    tokenizer: Path = TOKENIZER,
+) -> None:
+    """Train codec, decoder and language model, and make a model directory of them."""
+    out.mkdir(parents=True, exist_ok=True)
+    codec, decoder, lm = out / "codec", out / "decoder", out / "lm"
+    rows = ("--rows", codec_rows)
+    stages = [
+        Stage(
+            out, "train_codec", "codec/codec_log.json",
+            clips, codec, "--seconds", codec_seconds, *rows,
+        )
+    ]  # fmt: skip
+    try:
+        stages[0].wait()
+        stages += [
+            Stage(
+                out, "train_lm", "lm/lm_log.json",
+                clips, codec, tokenizer, lm, "--seconds", lm_seconds, "--workers", workers,
+                *(["--tiny"] if tiny else []),
+            ),
+            Stage(
+                out, "train_codec", "decoder/codec_log.json",
+                clips, decoder, "--decoder-of", codec, "--seconds", decoder_seconds, *rows,
+            ),
+        ]  # fmt: skip
+        for stage in stages[1:]:
+            stage.wait()
+        export = Stage(
+            out, "export", "nano/config.json", decoder, lm, tokenizer, clips, out / "nano"
+        )
+        stages.append(export)
+        export.wait()
+    finally:
+        for stage in stages:
+            stage.stop()
+
+
+if __name__ == "__main__":
+    typer.run(main)
