@@ -125,8 +125,6 @@ async def _spawn(
     # Our own package, and never one of that name in the current directory (-P).
     paths = [str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")]
     environ = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, paths))}
-    if config.threads is not None:
-        environ["OMP_NUM_THREADS"] = environ["MKL_NUM_THREADS"] = str(config.threads)
     passed = [channel, *memory]
     if listener is not None:
         passed.append(listener.fileno())

@@ -146,11 +146,16 @@ def _slots(directory: ModelDirectory, config: EngineConfig, device: torch.device
 
 
 def _choose_threads(directory: ModelDirectory, config: EngineConfig, device: torch.device) -> None:
-    """One thread for a small model on a CPU, unless the user has chosen."""
-    chosen = config.threads is not None or "OMP_NUM_THREADS" in os.environ
-    weights = directory.lm.stat().st_size + directory.mimi.stat().st_size
-    if device.type == "cpu" and not chosen and weights <= _ONE_THREAD_BYTES:
-        torch.set_num_threads(1)
+    """As many as the user says; else one for a small model on a CPU, and torch's choice for others.
+
+    What an OpenMP thread may start is its own matter: the thread that loads a model steps it, too.
+    """
+    if config.threads is not None:
+        torch.set_num_threads(config.threads)
+    elif device.type == "cpu" and "OMP_NUM_THREADS" not in os.environ:
+        weights = directory.lm.stat().st_size + directory.mimi.stat().st_size
+        if weights <= _ONE_THREAD_BYTES:
+            torch.set_num_threads(1)
 
 
 def load_prompter(
