@@ -29,12 +29,21 @@ import aiortc
 import pylibsrtp
 from aioice.ice import Connection
 from aioice.turn import TurnTransport
-from aiortc import MediaStreamTrack, RTCPeerConnection, RTCRtpReceiver, RTCRtpTransceiver
+from aiortc import (
+    MediaStreamTrack,
+    RTCPeerConnection,
+    RTCRtpCodecParameters,
+    RTCRtpReceiver,
+    RTCRtpTransceiver,
+)
+from aiortc.codecs import CODECS
 from aiortc.exceptions import InvalidStateError
 from aiortc.jitterbuffer import JitterBuffer, JitterFrame
 from aiortc.mediastreams import MediaStreamError
 from aiortc.rtcdtlstransport import State
+from aiortc.rtcpeerconnection import find_common_codecs
 from aiortc.rtp import HeaderExtensions, RtpPacket
+from aiortc.sdp import MediaDescription
 
 SUPPORTED: Final = (1, 16)
 
@@ -215,6 +224,11 @@ def watch(receiver: RTCRtpReceiver, heard: Callable[[], None]) -> None:
 
     setattr(connection, "data_received", on_data)  # noqa: B010 (mypy: a method)
     setattr(connection, "request_received", on_request)  # noqa: B010
+
+
+def common_codecs(section: MediaDescription) -> list[RTCRtpCodecParameters]:
+    """What an offered section of audio or video can be answered with."""
+    return find_common_codecs(CODECS[section.kind], section.rtp.codecs)
 
 
 def limit_gathering(connection: RTCPeerConnection, timeout_s: float) -> None:

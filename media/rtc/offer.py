@@ -2,15 +2,31 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Final
 
+from aiortc import RTCRtpCodecParameters
 from aiortc.sdp import MediaDescription, SessionDescription
 
+from media.rtc import aiortc_internals
 from media.rtc.errors import BadOffer
 
 MAX_OFFER_BYTES: Final = 64 * 1024
 MAX_SECTIONS: Final = 8
+
+CODECS: Final = {"audio": "audio/opus", "video": "video/vp8"}
+"""What is spoken here."""
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """A media section that can be answered."""
+
+    kind: str
+    """"audio", "video" or "application"."""
+    spoken: bool
+    """Whether our codec is among those offered; media of another is answered inactive."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,11 +34,22 @@ class Offer:
     """A valid offer."""
 
     sdp: str
-    """As it is given to aiortc; see `_without_futile_candidates`."""
-    kinds: tuple[str, ...]
-    """Kind of each media section: "audio", "video" or "application"."""
+    """As it is given to aiortc: without the sections that are rejected; and see
+    `_without_futile_candidates`.
+    """
+    sections: tuple[Section, ...]
+    """Those of `sdp`."""
+    rejected: tuple[tuple[int, str], ...]
+    """Sections whose codecs nobody knows here, each as it is answered, with its place."""
     takes_fec: bool
     """Whether the caller decodes Opus's forward error correction (RFC 7587, section 6.1)."""
+
+    def answered(self, sdp: str) -> str:
+        """The whole answer, from aiortc's."""
+        head, *sections = _split(sdp)
+        for place, section in self.rejected:
+            sections.insert(place, section)
+        return head + "".join(sections)
 
 
 def parse_offer(sdp: str) -> Offer:
@@ -44,17 +71,61 @@ def parse_offer(sdp: str) -> Offer:
     names = [section.rtp.muxId for section in sections]
     if len(set(names)) != len(names):
         raise BadOffer("mid", "is not unique to each media section")
-    audio = [section for section in sections if section.kind == "audio"]
-    if not audio:
+    if not any(section.kind == "audio" for section in sections):
         raise BadOffer("audio", "the offer has no audio section")
-    opus = [codec for codec in audio[0].rtp.codecs if codec.mimeType.lower() == "audio/opus"]
-    if not opus:
+    opus = next((ours for s in sections if s.kind == "audio" and (ours := _spoken(s))), None)
+    if opus is None:
         raise BadOffer("audio", "Opus is not among the codecs offered")
+    head, *texts = _split(cleaned)
+    known = [place for place, section in enumerate(sections) if _known(section)]
+    rejected = [place for place in range(len(sections)) if place not in known]
+    head = _ungrouped(head, {sections[place].rtp.muxId for place in rejected})
     return Offer(
-        sdp=cleaned,
-        kinds=tuple(section.kind for section in sections),
-        takes_fec=str(opus[0].parameters.get("useinbandfec")) == "1",
+        sdp=head + "".join(texts[place] for place in known),
+        sections=tuple(
+            Section(sections[place].kind, _spoken(sections[place]) is not None) for place in known
+        ),
+        rejected=tuple((place, _rejection(texts[place])) for place in rejected),
+        takes_fec=str(opus.parameters.get("useinbandfec")) == "1",
     )
+
+
+def _known(section: MediaDescription) -> bool:
+    """Whether there is anything that a section can be answered with."""
+    return section.kind not in CODECS or bool(aiortc_internals.common_codecs(section))
+
+
+def _spoken(section: MediaDescription) -> RTCRtpCodecParameters | None:
+    """Our codec as a section offers it."""
+    if section.kind not in CODECS:
+        return None
+    common = {(c.mimeType.lower(), c.clockRate) for c in aiortc_internals.common_codecs(section)}
+    for codec in section.rtp.codecs:
+        name = codec.mimeType.lower()
+        if name == CODECS[section.kind] and (name, codec.clockRate) in common:
+            return codec
+    return None
+
+
+def _split(sdp: str) -> list[str]:
+    """What comes before the media sections, and each of them."""
+    return re.split(r"^(?=m=)", sdp, flags=re.MULTILINE)
+
+
+def _ungrouped(head: str, mids: set[str]) -> str:
+    """What comes before the media sections, with some of them in no group."""
+    lines = head.splitlines(keepends=True)
+    for at, line in enumerate(lines):
+        if line.startswith("a=group:"):
+            lines[at] = " ".join(word for word in line.split() if word not in mids) + "\r\n"
+    return "".join(lines)
+
+
+def _rejection(section: str) -> str:
+    """The answer that rejects a section: port 0, in no group (RFC 3264, 6; RFC 9429, 5.3.1)."""
+    kind, _, rest = section.splitlines()[0].split(" ", 2)
+    mid = next(line for line in section.splitlines() if line.startswith("a=mid:"))
+    return "\r\n".join((f"{kind} 0 {rest}", "c=IN IP4 0.0.0.0", mid, "a=inactive", ""))
 
 
 def _check_section(section: MediaDescription) -> None:

@@ -39,6 +39,8 @@ MAX_UNDECODED_PICTURES: Final = 8
 
 _DRAIN_S = 0.3  # for messages that were sent just before the goodbye
 _DEFAULTS = PeerSettings()
+_REFUSALS = (ValueError, InternalError, InvalidAccessError, InvalidStateError, OperationError)
+"""What aiortc raises for a description that it can't take."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,9 +157,7 @@ class Peer:
         audio, video = self._add_transceivers(offer)
         try:
             await connection.setRemoteDescription(RTCSessionDescription(offer.sdp, "offer"))
-        except OperationError as error:
-            raise BadOffer("video", "none of the codecs offered is spoken here") from error
-        except (ValueError, InternalError, InvalidAccessError, InvalidStateError) as error:
+        except _REFUSALS as error:
             raise BadOffer("sdp", str(error) or type(error).__name__) from error
         aiortc_internals.take_packets(audio.receiver, self._on_packet)
         aiortc_internals.watch(audio.receiver, self._on_heard)
@@ -168,15 +168,17 @@ class Peer:
             self._spawn(self._video.run())
         aiortc_internals.limit_gathering(connection, self._settings.gather_timeout_s)
         await connection.setLocalDescription(await connection.createAnswer())
-        self.answer = connection.localDescription.sdp
+        self.answer = offer.answered(connection.localDescription.sdp)
 
     def _add_transceivers(self, offer: Offer) -> tuple[RTCRtpTransceiver, RTCRtpReceiver | None]:
         """One for each media section, so that codecs and directions are ours to choose."""
         first: dict[str, RTCRtpTransceiver] = {}
-        for kind in offer.kinds:
+        for section in offer.sections:
+            kind = section.kind
             if kind == "application":
                 continue
-            if kind in first or (kind == "video" and self._settings.pictures is None):
+            unseen = kind == "video" and self._settings.pictures is None
+            if kind in first or unseen or not section.spoken:
                 self._connection.addTransceiver(kind, "inactive")
                 continue
             if kind == "audio":

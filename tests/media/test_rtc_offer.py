@@ -1,15 +1,25 @@
 """Offers that can't be answered, and the queue of a peer's events."""
 
+import re
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from media.rtc.errors import BadOffer
-from media.rtc.events import AudioFrame, ChannelOpened, Closed, CloseReason, MessageReceived
+from media.rtc.events import (
+    AudioFrame,
+    ChannelOpened,
+    Closed,
+    CloseReason,
+    ImageFormat,
+    MessageReceived,
+)
 from media.rtc.mailbox import MAX_FRAMES, MAX_MESSAGE_BYTES, MAX_MESSAGES, Mailbox
-from media.rtc.offer import MAX_OFFER_BYTES, parse_offer
+from media.rtc.offer import MAX_OFFER_BYTES, Section, parse_offer
 from media.rtc.peer import Peer
+from media.rtc.settings import PeerSettings
 
 FINGERPRINT = ":".join(f"{byte:02X}" for byte in range(32))
 TRANSPORT = f"""a=ice-ufrag:abcd
@@ -39,7 +49,8 @@ OFFER = HEAD + AUDIO
 
 def test_what_an_offer_says():
     offer = parse_offer(OFFER)
-    assert offer.kinds == ("audio",)
+    assert offer.sections == (Section("audio", spoken=True),)
+    assert not offer.rejected
     assert offer.takes_fec
     assert not parse_offer(OFFER.replace(";useinbandfec=1", "")).takes_fec
 
@@ -100,9 +111,27 @@ async def test_a_browser_s_offer_is_answered_with_opus_alone():
     await peer.close()
 
 
-async def test_video_that_nobody_could_decode_is_refused_by_name():
-    with pytest.raises(BadOffer, match="video"):
-        await Peer.accept(OFFER.replace("BUNDLE 0", "BUNDLE 0 1") + VIDEO)
+@pytest.mark.parametrize("pictures", [None, ImageFormat.RGB])
+@pytest.mark.parametrize("first", [True, False])
+async def test_media_of_unknown_codecs_is_rejected_and_the_rest_is_answered(pictures, first):
+    video = VIDEO.replace("mid:1", "mid:v")
+    speex = AUDIO.replace("mid:0", "mid:s").replace("opus", "speex").replace(" 111 0", " 111")
+    head = HEAD.replace("BUNDLE 0", "BUNDLE v 0 s" if first else "BUNDLE 0 s v")
+    sdp = head + (video + AUDIO + speex if first else AUDIO + speex + video)
+    peer = await Peer.accept(
+        sdp.replace("a=rtpmap:0 PCMU/8000\n", ""), PeerSettings(pictures=pictures)
+    )
+    sections = {mid(text): text for text in peer.answer.split("m=")[1:]}
+    assert list(sections) == (["v", "0", "s"] if first else ["0", "s", "v"])
+    assert sections["v"].startswith("video 0 UDP/TLS/RTP/SAVPF 98\r\n")
+    assert sections["s"].startswith("audio 0 UDP/TLS/RTP/SAVPF 111\r\n")
+    assert "a=sendrecv" in sections["0"]
+    assert "a=group:BUNDLE 0\r\n" in peer.answer
+    await peer.close()
+
+
+def mid(section):
+    return re.search(r"^a=mid:(.*?)\r?$", section, re.MULTILINE)[1]
 
 
 @settings(max_examples=200)
@@ -118,7 +147,7 @@ def test_a_damaged_offer_is_parsed_or_refused(data):
     except BadOffer as error:
         assert error.field
     else:
-        assert "audio" in offer.kinds
+        assert Section("audio", spoken=True) in offer.sections
 
 
 def frame(k: int) -> AudioFrame:

@@ -52,6 +52,18 @@ window.fetch = async (path, ...rest) => {
 };
 """
 
+# A browser that speaks no codec for video but one that nobody knows here.
+ONLY_VP9 = """
+const add = RTCPeerConnection.prototype.addTransceiver;
+RTCPeerConnection.prototype.addTransceiver = function (...given) {
+  const transceiver = add.apply(this, given);
+  const { codecs } = RTCRtpReceiver.getCapabilities("video");
+  transceiver.setCodecPreferences(codecs.filter(({ mimeType }) => mimeType === "video/VP9"));
+  window.video = transceiver;
+  return transceiver;
+};
+"""
+
 # Notes what the page's WebSocket session is given of the microphone, in chunks, and after how many
 # of them it was resumed; which events it takes; and up to which time in the response it plays.
 LISTEN_IN = """(async () => {
@@ -475,6 +487,21 @@ async def test_a_model_that_sees_is_shown_the_camera(start_process, browse, all_
                 await fits_phones(page)
             await page.press("c")
             await page.until("document.getElementById('camera-view').srcObject === null")
+            await page.click("#talk")
+            await page.until("document.body.dataset.phase === 'ended'")
+            await all_free(server.address)
+
+
+async def test_video_that_nobody_could_decode_is_no_reason_to_refuse_a_call(
+    start_process, browse, all_free
+):
+    with start_process("echo-video", "--max-sessions", "1") as server:
+        async with browse(shown(server.address), script=ONLY_VP9) as page:
+            await choose(page, "transport", "webrtc")
+            await page.click("#talk")
+            await page.until(TALKING)
+            assert await page.run("window.video.currentDirection") in ("inactive", "stopped")
+            await page.until("document.getElementById('delay').textContent.endsWith('ms')")
             await page.click("#talk")
             await page.until("document.body.dataset.phase === 'ended'")
             await all_free(server.address)
