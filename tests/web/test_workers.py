@@ -287,6 +287,28 @@ async def test_chat_is_answered_through_either(server):
                 await client.chat.completions.create(model="no-such", messages=messages)
 
 
+async def test_chat_whose_body_is_slow_is_no_failure(workers):
+    """Slower than a request's head may be; which is what the hub, too, allows a connection."""
+    options = {"DUPLEX_CHAT": json.dumps(CHAT), "DUPLEX_HANDSHAKE_TIMEOUT_S": "0.5"}
+    messages = [{"role": "user", "content": "one two"}]
+    body = json.dumps({"model": "parrot", "messages": messages}).encode()
+    with workers(**options) as server:
+        port = int(server.address.rpartition(":")[2])
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(
+            b"POST /v1/chat/completions HTTP/1.1\r\nHost: h\r\nConnection: close\r\n"
+            b"Content-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(body)
+        )
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(1.5):
+                await reader.read(1)
+        writer.write(body)
+        answer = await reader.read()
+        assert answer.startswith(b"HTTP/1.1 200 ")
+        assert b"one two" in answer
+        writer.close()
+
+
 async def test_when_the_engine_dies_all_are_told_and_can_come_again(server, call):
     async with call(server, DUPLEX) as one, call(server, DUPLEX) as two:
         for caller in (one, two):

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from io import BytesIO
 from typing import Final
 
 import aiohttp
 from aiohttp import ClientConnectionError, WSCloseCode, hdrs, web
 
+from web.bodies import read_body
 from web.context import CLIENT, CONTEXT
 from web.errors import ApiError
 from web.sockets import upgrade
@@ -18,8 +20,9 @@ _HEADERS: Final = (hdrs.CONTENT_TYPE, hdrs.RETRY_AFTER, hdrs.CACHE_CONTROL)
 
 
 async def forward(request: web.Request) -> web.StreamResponse:
-    """A request and its answer, both as they come."""
+    """A request, and its answer as it comes. Raises ApiError as `read_body` does."""
     siblings = _siblings(request)
+    body = await read_body(request, int(request.app[CONTEXT].config.max_message_bytes))
     headers = {CLIENT_HEADER: request[CLIENT]}
     if hdrs.CONTENT_TYPE in request.headers:
         headers[hdrs.CONTENT_TYPE] = request.headers[hdrs.CONTENT_TYPE]
@@ -27,7 +30,7 @@ async def forward(request: web.Request) -> web.StreamResponse:
         async with (
             siblings.to_hub() as http,
             http.request(
-                request.method, request.path_qs, data=request.content, headers=headers
+                request.method, request.path_qs, data=BytesIO(body), headers=headers
             ) as answer,
         ):
             passed = {name: answer.headers[name] for name in _HEADERS if name in answer.headers}
