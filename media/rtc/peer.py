@@ -36,6 +36,8 @@ from media.rtc.video_input import VideoInput
 logger = logging.getLogger(__name__)
 
 MAX_UNDECODED_PICTURES: Final = 8
+MAX_UNREAD_PACKETS: Final = 16
+"""So many packets may wait in the socket of a loop that is late, and are still not lost."""
 
 _DRAIN_S = 0.3  # for messages that were sent just before the goodbye
 _DEFAULTS = PeerSettings()
@@ -70,6 +72,7 @@ class Peer:
         self._settings = settings
         self._clock = clock
         self._heard = clock.now()
+        self._packets = 0
         self._datagram = asyncio.Event()
         self._mailbox = Mailbox()
         self._input = AudioInput()
@@ -218,9 +221,19 @@ class Peer:
             await clock.sleep_until(min(deadline, vanished))
             owed = self._input.next_deadline
             if owed is not None and clock.now() >= owed:
-                # A loop that is late itself runs its timers before it reads its sockets (libuv
-                # does): what has come by now is no loss.
-                await asyncio.sleep(0)
+                await self._read_on()
+
+    async def _read_on(self) -> None:
+        """Lets the loop read what waits in the socket: packets may have come in time, and the loop
+        be late.
+        """
+        for _ in range(MAX_UNREAD_PACKETS):
+            packets = self._packets
+            # A round of the loop runs what was ready before, and reads one packet or more.
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+            if packets == self._packets:
+                return
 
     async def _send(self, audio: RTCRtpTransceiver) -> None:
         """Sends the output's packets from the time when the connection takes them."""
@@ -230,6 +243,7 @@ class Peer:
             sender.send(bytes(packet), packet.pts or 0)
 
     def _on_packet(self, packet: aiortc_internals.Packet) -> None:
+        self._packets += 1
         try:
             self._give(
                 self._input.push(
