@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 
 import numpy as np
-import pyloudnorm
 
 from engine.api import Pcm
 
@@ -17,6 +16,8 @@ MIN_S = 0.5
 
 def normalise(pcm: Pcm, sample_rate: int) -> Pcm:
     """`pcm` [samples] at TARGET_LUFS. Raises ValueError for silence (nothing above -70 LUFS)."""
+    import pyloudnorm  # brings all of SciPy, for which an engine's start shouldn't wait
+
     loudness = pyloudnorm.Meter(sample_rate).integrated_loudness(pcm)
     if not math.isfinite(loudness):
         raise ValueError("the recording is silent")
