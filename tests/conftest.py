@@ -84,6 +84,13 @@ class ServerProcess:
                 return line
         pytest.fail("the server ended:\n" + "".join(self.output))
 
+    def rest(self) -> str:
+        """What was said since the last line that was read, of a process that has ended."""
+        lines = []
+        while (line := self._lines.get(timeout=60)) is not None:
+            lines.append(line)
+        return "".join(lines)
+
     def stop(self, number: signal.Signals = signal.SIGTERM, timeout_s: float = 60) -> int:
         """Sends a signal and waits; returns the exit code."""
         self.process.send_signal(number)

@@ -145,8 +145,8 @@ async def serve(server: Server, orders: Orders, listening: Callable[[], None]) -
         if not orders.drain.is_set():
             listening()
         await orders.drain.wait()
-        sessions, drain_s = len(server.runtime.sessions), server.config.drain_s
-        logger.info("draining: %d sessions have %g s", sessions, drain_s)
+        if sessions := len(server.runtime.sessions):
+            logger.info("draining: live sessions (%d) have %g s", sessions, server.config.drain_s)
         await _unless(orders.quit, server.drain())
     finally:
         await _unless(orders.quit, server.stop())

@@ -62,6 +62,7 @@ async def test_without_sessions_a_signal_ends_it_at_once(start_process, number):
         assert (await status(server))[0] == 200
         assert await asyncio.to_thread(server.stop, number) == 0
         assert not [process for process in engine if process.is_running()]
+        assert "draining" not in server.rest()
 
 
 async def test_live_sessions_may_go_on_and_then_the_server_ends(start_process, call):
@@ -78,6 +79,7 @@ async def test_live_sessions_may_go_on_and_then_the_server_ends(start_process, c
             await caller.send("session.close")
             assert await caller.close_code() == 1000
         assert await asyncio.to_thread(server.process.wait, 30) == 0
+        assert "draining: live sessions (1) have 30 s" in server.rest()
 
 
 async def test_when_the_time_to_drain_is_over_sessions_end_with_1012(start_process, call):

@@ -4,6 +4,7 @@ import asyncio
 import base64
 import json
 import os
+import re
 import signal
 import socket
 import ssl
@@ -405,6 +406,9 @@ async def test_a_signal_drains_all_of_them(workers, call):
             assert await two.close_code() == 1012
         assert await asyncio.to_thread(server.process.wait, 30) == 0
         assert not [process for process in family if process.is_running()]
+        said = [line for line in server.rest().splitlines() if "draining" in line]
+        assert len(said) == 2  # a line of each worker, and none of the process without sessions
+        assert all(re.search(r"worker \d-0 .*live sessions \(1\)", line) for line in said)
 
 
 async def test_when_the_hub_dies_nothing_is_left(workers, call):
