@@ -97,9 +97,10 @@ class Renderer:
         late = int(random.uniform(0.08, 0.24) * SAMPLE_RATE)
         user = user + echoes * F.pad(agent, (late, 0))[:, : user.shape[1]]
         voice = self._bank.place(batch.voice_prompt, rows, VOICE_MOST * HOP)
-        agent_codes = self._codec.encode(agent[:, None])
-        user_codes = self._codec.encode(user[:, None])
-        voice_codes = self._codec.encode(voice[:, None])
+        agent_codes, user_codes, voice_codes = (
+            self._codec.encode(pcm[:, None], half=device.type == "cuda")
+            for pcm in (agent, user, voice)
+        )
         loud = agent.view(rows, planned, HOP).abs().amax(-1) > 1e-3
         near = F.max_pool1d(loud.float()[:, None], 7, 1, 3)[:, 0] > 0
         prompts = torch.full((rows, frames), PAD)
