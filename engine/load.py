@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from pathlib import Path
 from typing import Final
@@ -25,11 +26,13 @@ from engine.text import Tokenizer
 from engine.voice_files import VoiceShape
 from engine.voices import VoiceRegistry
 
+logger = logging.getLogger(__name__)
+
 SLOTS: Final = 4
 """Of a model on a CPU whose config says nothing."""
-_ONE_THREAD_BYTES: Final = 256 << 20
-"""Weights up to which a CPU step is faster on one thread: a second one mostly waits, and where
-the CPUs are shared its waiting costs more than its work saves.
+_SMALL_BYTES: Final = 256 << 20
+"""Weights of a model that a CPU steps in time, and on one thread faster: a second one mostly waits,
+and where the CPUs are shared its waiting costs more than its work saves.
 """
 _PUBLISHED_VOICE: Final = "NATF2"
 """PersonaPlex's own default."""
@@ -55,13 +58,11 @@ def load_model(directory: ModelDirectory, config: EngineConfig) -> LockstepModel
     place of torch's operations. Raises EngineError that names the file, the memory or the GPU that
     isn't as it must be.
     """
-    device = choose_device(config.device)
+    device = _usable_device(directory, config)
     if device.type == "cpu":
         refuse_cuda_options(config, "one on a CPU")
-    else:
-        check_gpu(device)
-        if device.index is not None:
-            torch.cuda.set_device(device)  # also for kernels that go where the thread is
+    elif device.index is not None:
+        torch.cuda.set_device(device)  # also for kernels that go where the thread is
     _choose_threads(directory, config, device)
     options = cuda_options(directory, config)
     lm_config, mimi_config = directory.lm_config, directory.mimi_config
@@ -117,6 +118,23 @@ def load_model(directory: ModelDirectory, config: EngineConfig) -> LockstepModel
     )
 
 
+def _usable_device(directory: ModelDirectory, config: EngineConfig) -> torch.device:
+    """The device of the config. Where that is "auto", a small model does without a GPU that is not
+    good for it.
+    """
+    device = choose_device(config.device)
+    if device.type == "cpu":
+        return device
+    try:
+        check_gpu(device)
+    except EngineError as error:
+        if config.device != "auto" or not _is_small(directory):
+            raise
+        logger.warning("%s: %s runs on the CPU", error, directory.name)
+        return torch.device("cpu")
+    return device
+
+
 def cuda_options(directory: ModelDirectory, config: EngineConfig) -> CudaOptions:
     """What the operator has chosen of the engine on a GPU, else what is known to be good: bf16 is
     what models are published in. Raises EngineError for a longer context than the model's, and for
@@ -152,10 +170,12 @@ def _choose_threads(directory: ModelDirectory, config: EngineConfig, device: tor
     """
     if config.threads is not None:
         torch.set_num_threads(config.threads)
-    elif device.type == "cpu" and "OMP_NUM_THREADS" not in os.environ:
-        weights = directory.lm.stat().st_size + directory.mimi.stat().st_size
-        if weights <= _ONE_THREAD_BYTES:
-            torch.set_num_threads(1)
+    elif device.type == "cpu" and "OMP_NUM_THREADS" not in os.environ and _is_small(directory):
+        torch.set_num_threads(1)
+
+
+def _is_small(directory: ModelDirectory) -> bool:
+    return directory.lm.stat().st_size + directory.mimi.stat().st_size <= _SMALL_BYTES
 
 
 def load_prompter(

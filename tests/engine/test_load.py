@@ -13,6 +13,7 @@ from safetensors.torch import load_file, save_file
 from engine import memory
 from engine.api import BadParams, EngineConfig, EngineError, OpenParams
 from engine.build import build_core
+from engine.cuda import gpu
 from engine.cuda.options import CudaOptions
 from engine.directory import read_directory
 from engine.load import choose_device, cuda_options, load_model, load_prompter
@@ -31,6 +32,21 @@ def change(path: Path, **values: object) -> None:
     file = path / "config.json"
     said = json.loads(file.read_text()) | values
     file.write_text(json.dumps({name: value for name, value in said.items() if value is not None}))
+
+
+def test_a_small_model_does_without_a_gpu_that_is_too_old(
+    tiny_copy: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(gpu, "find_gpu", lambda device: gpu.Gpu("GPU X", (8, 6)))
+    directory = read_directory(tiny_copy)
+    assert load_model(directory, EngineConfig(model="", slots=1)).spec.device == "cpu"
+    assert "GPU X of compute capability 8.6" in caplog.text
+    with pytest.raises(EngineError, match=r"compute capability 8\.6"):
+        load_model(directory, EngineConfig(model="", slots=1, device="cuda"))
+    monkeypatch.setattr("engine.load._SMALL_BYTES", 1000)
+    with pytest.raises(EngineError, match=r"compute capability 8\.6"):
+        load_model(directory, EngineConfig(model="", slots=1))
 
 
 def test_codec_and_model_must_have_books_of_one_size(tiny_copy: Path) -> None:
