@@ -29,7 +29,8 @@ TALKING = "['listening', 'hearing', 'speaking', 'both'].includes(document.body.d
 ACKNOWLEDGED = "playback.acknowledged"
 READY = "!document.getElementById('talk').disabled"
 
-# Everything that the page shows as its state, in order, and how loud it has set the voice.
+# Everything that the page shows as its state, in order, what it has read out, and how loud it has
+# set the voice.
 WATCH = """
 addEventListener("DOMContentLoaded", () => {
   window.talks = [];
@@ -38,6 +39,9 @@ addEventListener("DOMContentLoaded", () => {
     const { talk } = document.body.dataset;
     if (talk !== window.talks.at(-1)) window.talks.push(talk);
   }).observe(document.body, { attributes: true });
+  window.said = [];
+  new MutationObserver(() => window.said.push(document.getElementById("status").textContent))
+    .observe(document.getElementById("status"), { childList: true });
   const voice = document.getElementById("speaker-out");
   voice.addEventListener("volumechange", () => window.volumes.push(voice.volume));
 });
@@ -169,12 +173,15 @@ def shown(address):
     return address.replace("127.0.0.1", "localhost")
 
 
-async def picture(page, name, *, phone=False, dark=False):
-    """Takes a screenshot, and keeps it if asked to."""
+async def picture(page, name, *, talk=None, phone=False, dark=False):
+    """Takes a screenshot, while the page shows that it does `talk`, and keeps it if asked to."""
     if phone or dark:
         await page.look(*((390, 844) if phone else (1280, 800)), phone=phone, dark=dark)
     await page.run("new Promise((done) => setTimeout(done, 300))")  # for what fades
     png = await page.screenshot()
+    while talk and await page.run("document.body.dataset.talk") != talk:
+        await page.until(f"document.body.dataset.talk === '{talk}'", 40)
+        png = await page.screenshot()
     if phone or dark:
         await page.look(1280, 800)
     assert len(png) > 8_000, "an empty page"
@@ -237,6 +244,11 @@ async def fits_phones(page):
         assert edges == sorted(edges), (width, boxes)
         assert edges[0] >= 0, (width, boxes)
         assert await page.run("document.documentElement.scrollWidth") == width
+    await page.look(844, 390, phone=True)  # on its side nothing of a call is out of sight
+    for element in (".bar", "#talk-state", "#timeline", "#readout", "#transcript", ".dock"):
+        box = f"document.querySelector('{element}').getBoundingClientRect()"
+        top, bottom = await page.run(f"[{box}.top, {box}.bottom]")
+        assert 0 <= top < bottom <= 390, element
     await page.look(1280, 800)
 
 
@@ -257,8 +269,8 @@ async def test_a_call_to_echo_over_webrtc(start_process, browse, voice, all_free
                 while likeness(await until_loud(page), voice[1], RATE) < 0.8:
                     pass
             await page.until("document.body.dataset.talk === 'both'", 40)
-            await picture(page, "both")
-            await picture(page, "both-dark", dark=True)
+            await picture(page, "both", talk="both")
+            await picture(page, "both-dark", talk="both", dark=True)
             await page.until("window.talks.includes('listening')", 40)
             talks = await page.run("window.talks")
             assert [talk for talk in talks if talk in ("asking", "connecting", "preparing")]
@@ -267,7 +279,7 @@ async def test_a_call_to_echo_over_webrtc(start_process, browse, voice, all_free
             assert (await page.text("#lost")).startswith("0")
 
             await page.press("m")
-            await page.until("document.getElementById('mute').ariaPressed === 'true'")
+            await page.until("document.body.hasAttribute('data-muted')")
             await record(page, 0.5)  # what was on its way
             assert rms(await record(page, 3.0)) < 1e-3
             assert "muted" in await page.text("#hint")
@@ -310,8 +322,8 @@ async def test_a_call_to_a_model_with_words_and_voices(start_process, browse, ti
             await page.until(f"{words} > 5")
             await page.until("['speaking', 'both'].includes(document.body.dataset.talk)")
             assert rms(await record(page, 1.0)) > 0.01
-            await picture(page, "speaking")
-            await picture(page, "speaking-phone", phone=True)
+            await picture(page, "speaking", talk="speaking")
+            await picture(page, "speaking-phone", talk="speaking", phone=True)
             await page.press("Escape")
             await page.until("document.querySelector('#transcript .model p.cut')")
             await page.until(
@@ -335,7 +347,7 @@ async def test_without_webrtc_it_goes_over_a_websocket(start_process, browse, vo
             await page.click("#talk")
             await page.until("document.body.dataset.talk === 'both'", 40)
             await page.until("document.getElementById('line').textContent === 'WebSocket'")
-            await picture(page, "websocket")
+            await picture(page, "websocket", talk="both")
             await page.until("document.body.dataset.talk === 'listening'", 40)
             deltas = [json.loads(text)["delta"] for text in frames if "output_audio.delta" in text]
             audio = base64.b64decode
@@ -467,6 +479,23 @@ async def test_a_call_that_can_not_go_on_says_so_and_begins_anew(start_process, 
                 page.errors.clear()
 
 
+async def test_a_websocket_that_is_refused_is_told_from_a_server_that_is_not_there(
+    start_process, browse
+):
+    async with TcpRelay() as relay:
+        with start_process("echo", "--max-sessions", "1") as server:  # which allows no such origin
+            relay.to = int(server.address.rpartition(":")[2])
+            async with browse(f"http://localhost:{relay.port}") as page:
+                await choose(page, "transport", "websocket")
+                await page.click("#talk")
+                await page.until("!document.getElementById('problem').hidden")
+                expected = "The server does not take the connection"
+                assert await page.text("#problem-title") == expected
+                fix = await page.text("#problem-fix")
+                assert f"--allow-origin http://localhost:{relay.port}." in fix
+                page.errors.clear()  # the 403
+
+
 @pytest.mark.parametrize("transport", ["webrtc", "websocket"])
 async def test_a_model_that_sees_is_shown_the_camera(start_process, browse, all_free, transport):
     """Chromium's own camera shows a green picture."""
@@ -580,6 +609,11 @@ async def test_a_page_from_elsewhere_says_what_it_needs(start_process, browse):
             await page.until("document.getElementById('key-form').checkVisibility()")
             assert await page.text("#problem-title") == "This server wants an API key"
             await picture(page, "key")
+            assert await page.run("document.activeElement.id") == "key"
+            await choose(page, "key", KEY + "r")
+            await page.click("#key-form button")
+            wrong = "This server does not take that API key"
+            await page.until(f"document.getElementById('problem-title').textContent === '{wrong}'")
             await choose(page, "key", KEY)
             await page.click("#key-form button")
             await page.until(READY)
@@ -618,8 +652,24 @@ async def test_it_can_be_used_by_keyboard_alone(start_process, browse):
             await page.run("window.goOn()")
             await page.until(TALKING)
             await page.until("document.body.dataset.talk === 'listening'")
-            await picture(page, "listening")
+            await picture(page, "listening", talk="listening")
+            for focused in (
+                "document.activeElement.blur()",
+                "document.getElementById('volume').focus()",
+            ):
+                await page.run(focused)
+                await page.press("m")
+                await page.until("document.body.hasAttribute('data-muted')")
+                await page.press("m")
+                await page.until("!document.body.hasAttribute('data-muted')")
             await page.run("document.activeElement.blur()")
+            await page.until(
+                "window.talks.includes('hearing') && window.talks.includes('both')", 40
+            )
+            said = await page.run("window.said")
+            assert said.count("You can talk now") == 1
+            assert said[-2:] == ["Microphone muted", "Microphone on"]
+            assert not [text for text in said if text.startswith(("Hearing", "Speaking", "Both"))]
             unnamed = await page.run(
                 """[...document.querySelectorAll("button, input, select, textarea, canvas")]
                    .filter((e) => e.checkVisibility() && !e.innerText && !e.ariaLabel &&

@@ -22,9 +22,10 @@ const TALK = {
   paused: ["Paused", "The browser has stopped the sound. Touch the page to go on."],
   ended: ["Call ended", "The transcript stays until the next call."],
 };
+const WAVERING = new Set(["listening", "hearing", "speaking", "both"]); // they come and go with the voices
 const CALM_MS = 160; // so that the word does not flicker
 const READY_MS = 2000;
-const LASTING = new Set(["unreachable", "invalid_api_key", "engine_unavailable"]); // over when the server is met
+const LASTING = new Set(["unreachable", "invalid_api_key", "wrong_api_key", "engine_unavailable"]); // over when the server is met
 
 const $ = (id) => document.getElementById(id);
 const { body } = document;
@@ -55,7 +56,7 @@ async function meetServer() {
   } catch (error) {
     const found = error instanceof Problem ? error : new Problem("unreachable", String(error));
     serverSays("down", "", found.title);
-    if (found.code === "invalid_api_key") return showProblem(found);
+    if (found.wantsKey) return showProblem(found);
   }
   $("talk").disabled = !model && !call;
   clearTimeout(meeting);
@@ -64,7 +65,7 @@ async function meetServer() {
 
 function serverSays(state, name, text) {
   const place = $("server");
-  if (place.textContent === name + text) return; // a status is read out when it is set
+  if (place.dataset.state !== state && state !== "asking") say(name ? `${name} is ready` : text);
   place.dataset.state = state;
   place.firstElementChild.textContent = name;
   place.lastElementChild.textContent = text;
@@ -87,6 +88,7 @@ function showModel() {
   $("voice").value = [...$("voice").options].some(({ value }) => value === chosen) ? chosen : "";
   $("persona-choice").hidden = !persona;
   $("sampling").hidden = !sampling;
+  $("choose").textContent = voices.length > 1 || persona ? "Choose voice and persona" : "Back to the start";
   $("talk").disabled = false;
 }
 
@@ -166,8 +168,7 @@ let latest = null;
 /** Shows a state; those that come and go with the voices at most once in CALM_MS. */
 function showTalk(talk) {
   latest = talk;
-  const flickers = ["listening", "hearing", "speaking", "both"].includes(talk);
-  if (flickers && body.dataset.phase === "live") {
+  if (WAVERING.has(talk) && body.dataset.phase === "live") {
     calming ??= setTimeout(sayLatest, CALM_MS);
   } else {
     sayLatest();
@@ -182,14 +183,24 @@ function sayLatest() {
 
 function sayTalk(talk) {
   const [word, hint] = TALK[talk];
+  // Read out is that both can talk, but not who does: that is heard.
+  if (body.dataset.talk !== talk && !(WAVERING.has(talk) && WAVERING.has(body.dataset.talk))) say(WAVERING.has(talk) ? "You can talk now" : `${word}. ${hint}`);
   body.dataset.talk = talk;
   $("talk-state").textContent = word;
-  $("hint").textContent = call && body.hasAttribute("data-muted") ? "Your microphone is muted." : hint;
+  $("hint").textContent = call && isMuted() ? "Your microphone is muted." : hint;
 }
 
+/** For those who hear the page: says it once. */
+function say(text) {
+  $("status").textContent = text;
+}
+
+const isMuted = () => body.hasAttribute("data-muted");
+
 function setMuted(muted) {
-  $("mute").setAttribute("aria-pressed", String(muted));
+  if (call && call.muted !== muted) say(muted ? "Microphone muted" : "Microphone on");
   $("mute").querySelector("span").textContent = muted ? "Unmute" : "Mute";
+  $("mute").title = muted ? "Let it hear you again (M)" : "Mute the microphone (M)";
   body.toggleAttribute("data-muted", muted);
   if (call) {
     call.mute = muted;
@@ -231,8 +242,10 @@ function showProblem(found) {
   $("problem-title").textContent = problem.title;
   $("problem-fix").textContent = problem.fix;
   $("problem-details").textContent = problem.report();
-  $("key-form").hidden = problem.code !== "invalid_api_key";
+  $("key-form").hidden = !problem.wantsKey;
+  $("close-problem").hidden = problem.wantsKey; // nothing goes on without
   $("problem").hidden = false;
+  if (problem.wantsKey) $("key").focus();
 }
 
 function clearProblem() {
@@ -240,16 +253,19 @@ function clearProblem() {
   $("problem").hidden = true;
 }
 
-async function copy(button, text) {
+/** Copies a text, which `place` shows: where a page may not copy, it can be done by hand there. */
+async function copy(button, text, place) {
   try {
     await navigator.clipboard.writeText(text);
-    button.dataset.label ??= button.textContent;
-    button.textContent = "Copied";
-    setTimeout(() => (button.textContent = button.dataset.label), 1500);
   } catch {
-    $("problem").querySelector("details").open = true; // where it can be selected by hand
-    getSelection().selectAllChildren($("problem-details"));
+    place.closest("details")?.setAttribute("open", "");
+    getSelection().selectAllChildren(place);
+    if (!document.execCommand("copy")) return say("Selected: copy it with the keyboard");
   }
+  say("Copied");
+  button.dataset.label ??= button.textContent;
+  button.textContent = "Copied";
+  setTimeout(() => (button.textContent = button.dataset.label), 1500);
 }
 
 // --- devices ------------------------------------------------------------------------------
@@ -282,7 +298,7 @@ $("choose").addEventListener("click", () => {
   $("talk").textContent = "Start talking";
   $("headline").scrollIntoView();
 });
-$("mute").addEventListener("click", () => setMuted($("mute").getAttribute("aria-pressed") !== "true"));
+$("mute").addEventListener("click", () => setMuted(!isMuted()));
 $("interrupt").addEventListener("click", interrupt);
 $("volume").addEventListener("input", () => call && (call.volume = Number($("volume").value)));
 $("speaker").addEventListener("change", chooseSpeaker);
@@ -301,8 +317,8 @@ $("close-problem").addEventListener("click", () => {
   $("talk").focus();
   clearProblem();
 });
-$("copy-problem").addEventListener("click", () => copy($("copy-problem"), problem.report()));
-$("copy-transcript").addEventListener("click", () => copy($("copy-transcript"), transcript.text()));
+$("copy-problem").addEventListener("click", () => copy($("copy-problem"), problem.report(), $("problem-details")));
+$("copy-transcript").addEventListener("click", () => copy($("copy-transcript"), transcript.text(), $("transcript")));
 $("key-form").addEventListener("submit", (event) => {
   event.preventDefault();
   useApiKey($("key").value.trim());
@@ -310,9 +326,9 @@ $("key-form").addEventListener("submit", (event) => {
   meetServer();
 });
 document.addEventListener("keydown", (event) => {
-  const busy = event.target.closest("input, textarea, select, dialog");
-  if (!call || busy || event.ctrlKey || event.metaKey || event.altKey) return;
-  if (event.key === "m" || event.key === "M") setMuted($("mute").getAttribute("aria-pressed") !== "true");
+  const busy = event.target.closest("input:not([type=range]), textarea, select, dialog");
+  if (!call || busy || event.repeat || event.ctrlKey || event.metaKey || event.altKey) return;
+  if (event.key === "m" || event.key === "M") setMuted(!isMuted());
   if (event.key === "c" || event.key === "C") toggleCamera();
   if (event.key === "Escape") interrupt();
 });

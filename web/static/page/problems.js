@@ -24,6 +24,8 @@ const WORDS = {
   autoplay: () => ["The browser does not play the voice", "Allow this page to play sound: the icon beside the address opens the permissions. Then start again."],
   unreachable: () => ["The server does not answer", "Is it still running? Start it again with `duplex serve`, then reload this page."],
   invalid_api_key: () => ["This server wants an API key", "Whoever runs it has one. It stays in this browser tab."],
+  wrong_api_key: () => ["This server does not take that API key", "Enter it again, or ask whoever runs it for one. It stays in this browser tab."],
+  no_websocket: () => ["The server does not take the connection", `It answers, but not to a WebSocket: a proxy between may not pass them on, other tabs may have too many connections, or the server needs --allow-origin ${location.origin}.`],
   origin_not_allowed: () => ["This page may not use the server", `Start the server with --allow-origin ${location.origin}.`],
   resource_exhausted: () => ["All lines are busy", "Someone has to hang up first. Try again in a moment."],
   too_many_connections: () => ["Too many connections", "Close other tabs of this page, then try again."],
@@ -42,7 +44,7 @@ const WORDS = {
   engine_lost: () => ["The model stopped", "It is being started again. Try in a few seconds."],
 };
 
-const FIRM = new Set(["insecure", "no_microphone_api", "invalid_api_key", "origin_not_allowed", "no_webrtc"]);
+const FIRM = new Set(["insecure", "no_microphone_api", "invalid_api_key", "wrong_api_key", "origin_not_allowed", "no_webrtc"]);
 
 /** An error with a code, told with its fix. `details` is for whoever is asked for help. */
 export class Problem extends Error {
@@ -75,6 +77,10 @@ export class Problem extends Error {
   /** Whether another try may do, without any change to this page or its address. */
   get passes() {
     return !FIRM.has(this.code);
+  }
+
+  get wantsKey() {
+    return this.code === "invalid_api_key" || this.code === "wrong_api_key";
   }
 
   get title() {

@@ -24,8 +24,10 @@ export async function ask(path, options = {}) {
   } catch (error) {
     throw new Problem("unreachable", String(error));
   }
-  if (!answer.ok) throw await Problem.of(answer);
-  return answer;
+  if (answer.ok) return answer;
+  const problem = await Problem.of(answer);
+  if (key && problem.code === "invalid_api_key") problem.code = "wrong_api_key";
+  throw problem;
 }
 
 /** `{model, slots, free}` when conversations can begin, else `{reason}`. */

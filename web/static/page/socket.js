@@ -1,7 +1,7 @@
 /** A session over a WebSocket; when that breaks, another takes the session over. */
 
 import { Problem } from "./problems.js";
-import { apiKey, socketAddress } from "./server.js";
+import { apiKey, ask, socketAddress } from "./server.js";
 
 const BROKEN = 1006; // closed without a goodbye: only then does the server hold the session
 const SILENT_BEATS = 4;
@@ -29,7 +29,13 @@ export class SessionSocket extends EventTarget {
 
   /** Resolves when the session has its slot. Throws a Problem. */
   async open(session) {
-    await this.dial({ type: "session.update", session }, "session.updated");
+    try {
+      await this.dial({ type: "session.update", session }, "session.updated");
+    } catch (problem) {
+      if (problem.code !== "unreachable") throw problem;
+      await ask("v1/models"); // a browser does not say why a socket was refused: this may
+      throw new Problem("no_websocket", problem.details);
+    }
     this.live = !this.over;
   }
 
