@@ -443,19 +443,31 @@ def expected(chunks, resumes):
 
 
 async def test_a_call_that_can_not_go_on_says_so_and_begins_anew(start_process, browse):
+    frames = []
     async with TcpRelay() as relay:
         address = f"http://localhost:{relay.port}"
         options = ("--max-sessions", "1", "--allow-origin", address)
         with start_process("echo", *options) as server:
             relay.to = int(server.address.rpartition(":")[2])
             async with browse(address, script=HASTE) as page:
+                page.on_frame = frames.append
                 await choose(page, "transport", "websocket")
                 await page.click("#talk")
                 await page.until(TALKING)
+                await page.until("document.body.dataset.talk === 'both'", 40)
                 relay.refusing = True
                 relay.cut()
                 await page.until("document.body.dataset.talk === 'reconnecting'")
-                await picture(page, "reconnecting")
+                await page.press("Escape")  # which the server hears of when it can
+                relay.refusing = False
+                async with asyncio.timeout(20):
+                    while not any(map(of_epoch, frames)):
+                        await asyncio.sleep(0.02)
+                await page.until("document.body.dataset.talk === 'both'", 40)
+                relay.refusing = True
+                relay.cut()
+                await page.until("document.body.dataset.talk === 'reconnecting'")
+                await picture(page, "reconnecting", talk="reconnecting")
                 await page.until("!document.getElementById('problem').hidden")
                 assert await page.text("#problem-title") == "The connection was lost"
                 relay.refusing = False
@@ -622,6 +634,9 @@ async def test_a_page_from_elsewhere_says_what_it_needs(start_process, browse):
             assert await page.text("#problem-title") == "The microphone needs https or localhost"
             assert "--tls self-signed" in await page.text("#problem-fix")
             await picture(page, "insecure")
+            await page.click("#copy-problem")  # where there is no clipboard API
+            await page.until("document.getElementById('copy-problem').textContent === 'Copied'")
+            assert "insecure" in await page.run("getSelection().toString()")
             page.errors.clear()  # the 401
     secure = ("--tls", "self-signed", "--api-key", KEY)
     with start_process("echo", "--max-sessions", "1", *secure) as server:
