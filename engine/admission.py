@@ -22,7 +22,6 @@ lost and clocks turned down meanwhile, and more sessions make such pauses rare.
 """
 
 _WINDOW: Final = 256
-_PIECES: Final = 32
 
 
 class StepLog:
@@ -55,16 +54,15 @@ class Admission:
 
     All that is measured goes in by its median, and no refusal rests on less than ENOUGH_STEPS: a
     few slow steps, whatever held them up, refuse nobody. Neither do steps after pauses, which are
-    slower than those of a busy engine (COLD_SHARE).
+    slower than those of a busy engine (COLD_SHARE). Nor do the pieces of prompts between steps:
+    while somebody joins a frame may be later by one of them, and then no more.
     """
 
-    def __init__(self, curve: StepCurve, frame_s: float, piece_s: float = 0.0) -> None:
-        """`piece_s`: of a piece of a prompt, until some were seen."""
+    def __init__(self, curve: StepCurve, frame_s: float) -> None:
         self._curve = curve
         self._frame_s = frame_s
         self._steps = 0
         self._ratios: deque[float] = deque(maxlen=_WINDOW)
-        self._pieces: deque[float] = deque((piece_s,), maxlen=_PIECES)
         self._full = False
 
     def stepped(self, rows: int, seconds: float, pause_s: float = 0.0) -> None:
@@ -73,10 +71,6 @@ class Admission:
         if pause_s <= COLD_SHARE * self._frame_s:
             self._ratios.append(seconds / self._curve(rows))
 
-    def worked(self, seconds: float) -> None:
-        """A piece of a prompt was made."""
-        self._pieces.append(seconds)
-
     @property
     def slowdown(self) -> float:
         """By which steps take longer now than the curve says."""
@@ -84,13 +78,7 @@ class Admission:
 
     def latency_s(self, sessions: int) -> float:
         """Of a frame at most, with so many sessions; infinite if the engine would fall behind."""
-        load = load_of(
-            self._curve,
-            sessions,
-            self._frame_s,
-            piece_s=median(self._pieces),
-            slowdown=self.slowdown,
-        )
+        load = load_of(self._curve, sessions, self._frame_s, slowdown=self.slowdown)
         return math.inf if load is None else load.latency_s
 
     def refusal(self, sessions: int) -> str | None:

@@ -35,7 +35,7 @@ def build_core(model: LockstepModel, config: EngineConfig) -> EngineCore:
             slots, reason = plan.slots, plan.reason
             logger.info("%s", reason)
         if config.admission == "measured":
-            admission = Admission(measured.curve, frame_s, measured.piece_s)
+            admission = Admission(measured.curve, frame_s)
     return EngineCore(
         model,
         slots,

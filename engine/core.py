@@ -227,7 +227,6 @@ class EngineCore:
         if not self._prefills:
             return self.stages.advance()
         lease, pieces = self._prefills.popleft()
-        start = self._clock()
         try:
             next(pieces)
         except StopIteration:
@@ -239,8 +238,6 @@ class EngineCore:
             return PrefillFailed(lease.id, error)
         finally:
             self._worked_until = self._clock()
-            if self._admission is not None:
-                self._admission.worked(self._worked_until - start)
         self._prefills.append((lease, pieces))
         return None
 
