@@ -39,9 +39,14 @@ class SessionError(Exception):
 
 def resource_exhausted(slots: int) -> SessionError:
     """No slot is free; the connection closes after it."""
+    all_of_them = (
+        "The one conversation slot of this server is"
+        if slots == 1
+        else f"All {slots} conversation slots of this server are"
+    )
     return SessionError(
         "resource_exhausted",
-        f"All {slots} conversation slots of this server are in use. Try again later.",
+        f"{all_of_them} in use. Try again later.",
         type="server_error",
         fatal=True,
     )

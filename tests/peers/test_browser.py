@@ -17,6 +17,10 @@ import aiohttp
 import numpy as np
 import pytest
 
+from engine.api import EngineConfig
+from engine.echo import EchoModel
+from engine.inprocess import InProcessEngine
+from engine.model import Room
 from engine.tiny import write_tiny
 from media.formats import AudioFormat, decode
 from recipes.bench.chromium import ALLOW_MICROPHONE, chromium
@@ -595,7 +599,8 @@ async def test_what_goes_wrong_is_told_with_its_fix(start_process, browse, all_f
                     pass
                 await page.click("#talk")
                 await page.until("!document.getElementById('problem').hidden")
-                assert await page.text("#problem-title") == "All lines are busy"
+                assert await page.text("#problem-title") == "No room for another call"
+                assert "The one conversation slot" in await page.text("#problem-fix")
                 report = await page.run("document.getElementById('problem-details').textContent")
                 assert "resource_exhausted" in report
                 assert "429 /v1/realtime/calls" in report
@@ -608,6 +613,21 @@ async def test_what_goes_wrong_is_told_with_its_fix(start_process, browse, all_f
             await page.until("!document.getElementById('problem').hidden")
             assert await page.text("#problem-title") == "The connection was lost"
             page.errors.clear()
+
+
+async def test_a_server_too_slow_for_another_call_is_not_called_full(start_server, browse):
+    class Slow(EchoModel):
+        def room(self):
+            return Room(enough=False, pages=9, free_pages=2)
+
+    engine = InProcessEngine(lambda: Slow(3), EngineConfig(model="echo"))
+    async with start_server(engine=engine) as server, browse(shown(server.address)) as page:
+        await page.click("#talk")
+        await page.until("!document.getElementById('problem').hidden")
+        assert "3 of 3 lines free" in await page.text("#server")
+        assert await page.text("#problem-title") == "No room for another call"
+        assert "can't keep up with another conversation" in await page.text("#problem-fix")
+        page.errors.clear()  # Chromium counts the 429
 
 
 async def test_a_page_from_elsewhere_says_what_it_needs(start_process, browse):
