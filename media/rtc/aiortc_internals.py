@@ -20,6 +20,7 @@ import queue
 import secrets
 import struct
 import time
+import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -43,7 +44,7 @@ from aiortc.mediastreams import MediaStreamError
 from aiortc.rtcdtlstransport import State
 from aiortc.rtcpeerconnection import find_common_codecs
 from aiortc.rtp import HeaderExtensions, RtpPacket
-from aiortc.sdp import MediaDescription
+from aiortc.sdp import MediaDescription, SessionDescription
 
 SUPPORTED: Final = (1, 16)
 
@@ -61,6 +62,7 @@ _CONNECT = "_RTCPeerConnection__connect"
 _CODECS = "_RTCRtpReceiver__codecs"
 _STREAMS = "_RTCRtpReceiver__remote_streams"
 _EXTENSIONS = "_RTCRtpSender__rtp_header_extensions_map"
+_PARSE = SessionDescription.parse.__code__
 _MID = "_RTCRtpSender__mid"
 _REPORT = tuple(
     f"_RTCRtpSender__{name}"
@@ -229,6 +231,16 @@ def watch(receiver: RTCRtpReceiver, heard: Callable[[], None]) -> None:
 def common_codecs(section: MediaDescription) -> list[RTCRtpCodecParameters]:
     """What an offered section of audio or video can be answered with."""
     return find_common_codecs(CODECS[section.kind], section.rtp.codecs)
+
+
+def line_at_fault(error: BaseException) -> str:
+    """Where `SessionDescription.parse` was when it raised this, which may be anything; empty if it
+    was elsewhere."""
+    for frame, _ in traceback.walk_tb(error.__traceback__):
+        if frame.f_code is _PARSE:
+            line, section = frame.f_locals.get("line", ""), frame.f_locals.get("media_lines")
+            return str(line if section is None or line in section else section[0])
+    return ""
 
 
 def limit_gathering(connection: RTCPeerConnection, timeout_s: float) -> None:

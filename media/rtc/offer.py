@@ -14,6 +14,10 @@ from media.rtc.errors import BadOffer
 
 MAX_OFFER_BYTES: Final = 64 * 1024
 MAX_SECTIONS: Final = 8
+MAX_QUOTED: Final = 100
+"""So many characters of a line are quoted in an error."""
+
+DIRECTIONS: Final = ("sendrecv", "sendonly", "recvonly", "inactive")
 
 CODECS: Final = {"audio": "audio/opus", "video": "video/vp8"}
 """What is spoken here."""
@@ -34,13 +38,15 @@ class Offer:
     """A valid offer."""
 
     sdp: str
-    """As it is given to aiortc: without the sections that are rejected; and see
-    `_without_futile_candidates`.
+    """As it is given to aiortc: without the sections that are rejected, with each direction said;
+    and see `_without_futile_candidates`.
     """
     sections: tuple[Section, ...]
     """Those of `sdp`."""
     rejected: tuple[tuple[int, str], ...]
-    """Sections whose codecs nobody knows here, each as it is answered, with its place."""
+    """Sections whose codecs nobody knows here, and all of data but the first; each as it is
+    answered, with its place.
+    """
     takes_fec: bool
     """Whether the caller decodes Opus's forward error correction (RFC 7587, section 6.1)."""
 
@@ -62,7 +68,8 @@ def parse_offer(sdp: str) -> Offer:
     try:
         description = SessionDescription.parse(cleaned)
     except Exception as error:  # the parser asserts, looks up and unpacks: any line may be at fault
-        raise BadOffer("sdp", f"can't be parsed: {str(error) or type(error).__name__}") from error
+        line = aiortc_internals.line_at_fault(error)
+        raise BadOffer("sdp", f"can't be parsed at {line[:MAX_QUOTED]!r}") from error
     sections = description.media
     if len(sections) > MAX_SECTIONS:
         raise BadOffer("m", f"{len(sections)} media sections are more than {MAX_SECTIONS}")
@@ -76,9 +83,19 @@ def parse_offer(sdp: str) -> Offer:
     opus = next((ours for s in sections if s.kind == "audio" and (ours := _spoken(s))), None)
     if opus is None:
         raise BadOffer("audio", "Opus is not among the codecs offered")
+    _check_bundle(description, names)
     head, *texts = _split(cleaned)
-    known = [place for place, section in enumerate(sections) if _known(section)]
+    data = next((s for s in sections if s.kind == "application"), None)
+    known = [
+        place
+        for place, section in enumerate(sections)
+        if (section is data if section.kind == "application" else _known(section))
+    ]
     rejected = [place for place in range(len(sections)) if place not in known]
+    direction = _direction(head)
+    for place in known:
+        if sections[place].direction is None:
+            texts[place] += f"a={direction}\r\n"
     head = _ungrouped(head, {sections[place].rtp.muxId for place in rejected})
     return Offer(
         sdp=head + "".join(texts[place] for place in known),
@@ -91,8 +108,8 @@ def parse_offer(sdp: str) -> Offer:
 
 
 def _known(section: MediaDescription) -> bool:
-    """Whether there is anything that a section can be answered with."""
-    return section.kind not in CODECS or bool(aiortc_internals.common_codecs(section))
+    """Whether there is a codec that a section of media can be answered with."""
+    return bool(aiortc_internals.common_codecs(section))
 
 
 def _spoken(section: MediaDescription) -> RTCRtpCodecParameters | None:
@@ -110,6 +127,12 @@ def _spoken(section: MediaDescription) -> RTCRtpCodecParameters | None:
 def _split(sdp: str) -> list[str]:
     """What comes before the media sections, and each of them."""
     return re.split(r"^(?=m=)", sdp, flags=re.MULTILINE)
+
+
+def _direction(head: str) -> str:
+    """That of sections which don't say theirs (RFC 8866, section 6.7)."""
+    said = [line[2:] for line in head.splitlines() if line.startswith("a=")]
+    return next((word for word in said if word in DIRECTIONS), DIRECTIONS[0])
 
 
 def _ungrouped(head: str, mids: set[str]) -> str:
@@ -142,6 +165,28 @@ def _check_section(section: MediaDescription) -> None:
         raise BadOffer("fingerprint", f"is missing in the {name} section")
     if name != "application" and not section.rtcp_mux:
         raise BadOffer("rtcp-mux", f"is missing in the {name} section")
+    if name == "application" and section.profile != "DTLS/SCTP":
+        if section.sctp_port is None:
+            raise BadOffer("sctp-port", f"is missing in the {name} section")
+        if not 0 < section.sctp_port < 1 << 16:
+            raise BadOffer("sctp-port", f"{section.sctp_port} is no port")
+    for codec in section.rtp.codecs:
+        if codec.payloadType is not None and not 0 <= codec.payloadType < 128:
+            raise BadOffer("rtpmap", f"{codec.payloadType} is no payload type")
+    for extension in section.rtp.headerExtensions:
+        if not 0 < extension.id < 256:
+            raise BadOffer("extmap", f"{extension.id} is no number of a header extension")
+
+
+def _check_bundle(description: SessionDescription, names: list[str]) -> None:
+    for group in description.group:
+        if group.semantic != "BUNDLE":
+            continue
+        for name in group.items:
+            if name not in names:
+                raise BadOffer("group", f"BUNDLE names {name!r}, which is the mid of no section")
+        if len(set(group.items)) != len(group.items):
+            raise BadOffer("group", "BUNDLE names a section twice")
 
 
 def _without_futile_candidates(sdp: str) -> str:

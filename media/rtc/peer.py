@@ -41,8 +41,9 @@ MAX_UNREAD_PACKETS: Final = 16
 
 _DRAIN_S = 0.3  # for messages that were sent just before the goodbye
 _DEFAULTS = PeerSettings()
-_REFUSALS = (ValueError, InternalError, InvalidAccessError, InvalidStateError, OperationError)
-"""What aiortc raises for a description that it can't take."""
+_REFUSALS = (InternalError, InvalidAccessError, InvalidStateError, OperationError)
+"""What aiortc raises, with a text, for a description that it can't take."""
+_UNFIT = "its sections, groups and attributes don't fit together"
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,8 +161,12 @@ class Peer:
         audio, video = self._add_transceivers(offer)
         try:
             await connection.setRemoteDescription(RTCSessionDescription(offer.sdp, "offer"))
+            answer = await connection.createAnswer()
         except _REFUSALS as error:
-            raise BadOffer("sdp", str(error) or type(error).__name__) from error
+            raise BadOffer("sdp", str(error) or _UNFIT) from error
+        except Exception as error:  # it trusts what it has parsed: of any type
+            logger.info("an offer was refused for what it led to", exc_info=error)
+            raise BadOffer("sdp", _UNFIT) from error
         aiortc_internals.take_packets(audio.receiver, self._on_packet)
         aiortc_internals.watch(audio.receiver, self._on_heard)
         self._spawn(self._send(audio))
@@ -170,7 +175,7 @@ class Peer:
             self._video = VideoInput(video.track, self._settings.pictures)
             self._spawn(self._video.run())
         aiortc_internals.limit_gathering(connection, self._settings.gather_timeout_s)
-        await connection.setLocalDescription(await connection.createAnswer())
+        await connection.setLocalDescription(answer)
         self.answer = offer.answered(connection.localDescription.sdp)
 
     def _add_transceivers(self, offer: Offer) -> tuple[RTCRtpTransceiver, RTCRtpReceiver | None]:

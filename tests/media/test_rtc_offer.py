@@ -1,6 +1,12 @@
 """Offers that can't be answered, and the queue of a peer's events."""
 
+import asyncio
+import gc
+import logging
+import os
 import re
+from collections import Counter
+from random import Random
 
 import numpy as np
 import pytest
@@ -43,8 +49,28 @@ a=rtcp-mux
 a=sendrecv
 {TRANSPORT}a=rtpmap:98 VP9/90000
 """
+DATA = f"""m=application 9 UDP/DTLS/SCTP webrtc-datachannel
+c=IN IP4 0.0.0.0
+a=mid:2
+{TRANSPORT}a=sctp-port:5000
+a=max-message-size:262144
+"""
 HEAD = "v=0\no=- 1 2 IN IP4 127.0.0.1\ns=-\nt=0 0\na=group:BUNDLE 0\n"
 OFFER = HEAD + AUDIO
+RAW = re.compile(r"object has no|Error|unpack|invalid literal|StopIteration")
+"""What exceptions of a parser say."""
+BROWSER = (
+    HEAD.replace("BUNDLE 0", "BUNDLE 0 1 2")
+    + "a=extmap-allow-mixed\na=msid-semantic: WMS stream\n"
+    + AUDIO.replace("a=sendrecv\n", "a=sendrecv\na=msid:stream track\na=rtcp:9 IN IP4 0.0.0.0\n")
+    + "a=candidate:1 1 udp 2122260223 127.0.0.1 51234 typ host generation 0\n"
+    + "a=ice-options:trickle\na=rtcp-fb:111 transport-cc\na=ssrc:1234 cname:x\n"
+    + "a=extmap:1 urn:ietf:params:rtp-hdrext:sdes:mid\n"
+    + VIDEO.replace(" 98", " 96 97 98")
+    + "a=rtpmap:96 VP8/90000\na=rtcp-fb:96 nack pli\na=rtpmap:97 rtx/90000\na=fmtp:97 apt=96\n"
+    + "a=ssrc-group:FID 11 12\na=ssrc:11 cname:x\na=ssrc:12 cname:x\n"
+    + DATA
+)
 
 
 def test_what_an_offer_says():
@@ -81,6 +107,13 @@ def test_names_only_multicast_dns_resolves_are_not_waited_for():
         (OFFER.replace("a=fingerprint", "a=toeprint"), "fingerprint"),
         (OFFER.replace("a=rtcp-mux\n", ""), "rtcp-mux"),
         (OFFER.replace("a=setup:actpass", "a=setup:sideways"), "sdp"),
+        (OFFER.replace("BUNDLE 0", "BUNDLE 7 0"), "group"),
+        (OFFER.replace("BUNDLE 0", "BUNDLE 0 0"), "group"),
+        (OFFER.replace("111", "200"), "rtpmap"),
+        (OFFER + "a=extmap:0 urn:ietf:params:rtp-hdrext:sdes:mid\n", "extmap"),
+        (OFFER + DATA.replace("a=sctp-port:5000\n", ""), "sctp-port"),
+        (OFFER + DATA.replace("5000", "70000"), "sctp-port"),
+        (OFFER + DATA.replace("UDP/DTLS", "DTLS"), "sdp"),
         (OFFER + "m=text 9 RTP/AVP 100\n" + TRANSPORT + "a=mid:1\n", "m"),
         (OFFER + "".join(VIDEO.replace("mid:1", f"mid:{k}") for k in range(1, 9)), "m"),
     ],
@@ -91,6 +124,23 @@ async def test_a_bad_offer_names_what_is_wrong(sdp: str, field: str):
     assert caught.value.field == field
     assert str(caught.value).startswith(field)
     assert not str(caught.value).endswith(": "), "says nothing after the field"
+    assert not RAW.search(str(caught.value))
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "a=setup:sideways",
+        "a=candidate:1 1 udp",
+        "a=ssrc",
+        "a=fmtp:5 x=1",
+        "m=audio 9 UDP/TLS/RTP/SAVPF x",
+        "m=audio",
+    ],
+)
+def test_a_line_that_can_t_be_parsed_is_quoted(line: str):
+    with pytest.raises(BadOffer, match=re.escape(repr(line))):
+        parse_offer(OFFER + line + "\na=mid:1\n")
 
 
 async def test_a_browser_s_offer_is_answered_with_opus_alone():
@@ -148,6 +198,88 @@ def test_a_damaged_offer_is_parsed_or_refused(data):
         assert error.field
     else:
         assert Section("audio", spoken=True) in offer.sections
+
+
+@pytest.mark.parametrize(
+    ("head", "direction", "answered"),
+    [
+        (HEAD, "", "sendrecv"),
+        (HEAD + "a=sendonly\n", "", "recvonly"),
+        (HEAD + "a=inactive\n", "a=sendrecv\n", "sendrecv"),
+    ],
+)
+async def test_a_section_without_a_direction_has_the_session_s(head, direction, answered):
+    peer = await Peer.accept(head + AUDIO.replace("a=sendrecv\n", direction))
+    await peer.close()
+    assert f"a={answered}\r\n" in peer.answer
+
+
+async def test_of_many_data_sections_the_first_is_answered_and_the_rest_are_rejected():
+    data = [DATA.replace("mid:2", f"mid:d{k}") for k in range(7)]
+    peer = await Peer.accept(HEAD.replace("BUNDLE 0", "BUNDLE 0 d0 d1") + AUDIO + "".join(data))
+    await peer.close()
+    sections = {mid(text): text for text in peer.answer.split("m=")[1:]}
+    assert list(sections) == ["0", *(f"d{k}" for k in range(7))]
+    ports = [text.split()[1] for text in sections.values()]
+    assert [port == "0" for port in ports] == [False] * 2 + [True] * 6
+    assert "a=group:BUNDLE 0 d0\r\n" in peer.answer
+
+
+def mutated(lines: list[str], random: Random) -> str:
+    """An offer with one to three faults in its lines or in their words."""
+    lines = list(lines)
+    for _ in range(random.randint(1, 3)):
+        at, other = random.randrange(len(lines)), random.randrange(len(lines))
+        words = re.split(r"([ :=/;])", lines[at])
+        word, another = random.randrange(len(words)), random.randrange(len(words))
+        match random.randrange(8):
+            case 0:
+                del lines[at]
+                continue
+            case 1:
+                lines.insert(other, lines[at])
+                continue
+            case 2:
+                lines[at], lines[other] = lines[other], lines[at]
+                continue
+            case 3:
+                lines[at] = lines[at][: random.randint(0, len(lines[at]))]
+                continue
+            case 4:
+                del words[word]
+            case 5:
+                words.insert(another, words[word])
+            case 6:
+                words[word], words[another] = words[another], words[word]
+            case 7:
+                words[word] = words[word][: random.randint(0, len(words[word]))]
+        lines[at] = "".join(words)
+    return "\r\n".join(lines) + "\r\n"
+
+
+async def test_a_mutated_offer_is_answered_or_refused_and_leaves_nothing(caplog):
+    random = Random(20)
+    before, descriptors = asyncio.all_tasks(), len(os.listdir("/proc/self/fd"))
+    outcomes: Counter[str] = Counter()
+    for _ in range(250):
+        sdp = mutated(BROWSER.splitlines(), random)
+        try:
+            peer = await Peer.accept(sdp, PeerSettings(pictures=ImageFormat.RGB))
+        except BadOffer as error:
+            outcomes["refused"] += 1
+            assert not RAW.search(str(error)), sdp
+        except Exception as error:
+            raise AssertionError(sdp) from error
+        else:
+            outcomes["answered"] += 1
+            await peer.close()
+    assert min(outcomes["answered"], outcomes["refused"]) > 50, outcomes
+    async with asyncio.timeout(5):
+        while others := asyncio.all_tasks() - before:
+            await asyncio.wait(others)
+    assert len(os.listdir("/proc/self/fd")) == descriptors
+    gc.collect()  # an error that nobody has fetched is told of now
+    assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
 
 
 def frame(k: int) -> AudioFrame:
