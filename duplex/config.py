@@ -142,8 +142,8 @@ class ServeConfig(BaseModel):
     max_message_bytes: ByteSize = Field(ByteSize(16 << 20), ge=1024, le=1 << 30)
     """A larger WebSocket message closes its connection with 1009."""
     message_rate: float = Field(2000, ge=10)
-    """Messages a second of one connection, a larger one counting as several of 16 KiB. Above it,
-    reading from that connection pauses.
+    """Messages a second of one connection, pings and pongs too, a larger one counting as several
+    of 16 KiB. Above it, reading from that connection pauses.
     """
     control_rate: float = Field(50, ge=1)
     """Messages a second that aren't audio. More are refused with `rate_limit_exceeded`."""

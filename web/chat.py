@@ -14,9 +14,10 @@ from duplex.ids import new_id
 from duplex.session import Session, State
 from duplex.settings import Settings
 from duplex.wire.chat import PING, ChatWire, read_query
-from web.connection import Connection, Socket, cancel
+from web.connection import Connection, cancel
 from web.context import CLIENT, CONTEXT, Context
 from web.sockets import refuse, upgrade
+from web.websocket import Socket
 
 PING_S: Final = 4.0
 """Browsers leave 10 s after the last message, from the handshake on."""

@@ -14,7 +14,7 @@ from contextlib import suppress
 from struct import pack
 from typing import Literal, Protocol
 
-from aiohttp import ClientConnectionError, WSCloseCode, WSMsgType, web
+from aiohttp import ClientConnectionError, WSCloseCode, WSMsgType
 
 from duplex.commands import AckEvent, AppendAudio, Command
 from duplex.errors import SessionError, internal_error
@@ -23,19 +23,10 @@ from duplex.session import Session
 from duplex.wire.close_codes import close_code
 from duplex.wire.frames import Binary
 from web.context import Context
-from web.limits import ControlLimit, TokenBucket, WriteDeadline
+from web.limits import ControlLimit, WriteDeadline
+from web.websocket import CLOSE_S, Socket
 
 logger = logging.getLogger(__name__)
-
-Socket = web.WebSocketResponse[Literal[False]]
-"""A WebSocket whose text arrives as bytes."""
-
-CLOSE_S = 2.0
-"""How long a client may take to answer a close."""
-
-_RATE_BURST_S = 0.1
-_MESSAGE_BYTES = 1 << 14
-"""A larger message counts as several: it takes as long to read."""
 
 
 class Wire(Protocol):
@@ -76,7 +67,6 @@ class Connection:
         self._close_code: int | None = None
         self._leaving = False
         config, now = context.config, self._clock.now()
-        self._rate = TokenBucket(config.message_rate, config.message_rate * _RATE_BURST_S, now)
         self._control = ControlLimit(config.control_rate, now)
         self._deadline = WriteDeadline(config.write_timeout_s, self._stalled)
 
@@ -147,18 +137,13 @@ class Connection:
 
     async def _read(self) -> None:
         """Carries out the client's messages until it leaves."""
-        receive, counters, clock = self._socket.receive, self._counters, self._clock
+        receive, counters = self._socket.receive, self._counters
         while True:
             message = await receive()
             if message.type is not WSMsgType.TEXT and message.type is not WSMsgType.BINARY:
                 return
             counters.messages_in += 1
             counters.bytes_in += len(message.data)
-            now = clock.now()
-            pause = self._rate.take_later(now, 1 + len(message.data) // _MESSAGE_BYTES)
-            if pause > 0:
-                counters.paused_reads += 1
-                await clock.sleep_until(now + pause)
             try:
                 command = self._admit(message.data, binary=message.type is WSMsgType.BINARY)
             except SessionError as error:

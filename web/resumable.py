@@ -15,8 +15,9 @@ from duplex.events import Event, Failed
 from duplex.resume import Attachment, ResyncRequired
 from duplex.session import Session, State
 from duplex.wire.realtime import RealtimeWire
-from web.connection import Connection, Socket, cancel
+from web.connection import Connection, cancel
 from web.context import Context
+from web.websocket import Socket
 from web.workers.relay import relay
 from web.workers.siblings import Siblings
 

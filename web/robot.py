@@ -20,11 +20,11 @@ from duplex.robot.process import Link, RobotPolicy
 from duplex.robot.replies import INTERNAL_ERROR, INVALID
 from duplex.robot.session import MAX_REQUEST_BYTES
 from engine.api import EngineLost, EngineUnavailable
-from web.connection import CLOSE_S, Socket
 from web.context import CLIENT, CONTEXT, Context
 from web.limits import WriteDeadline
 from web.page import page
 from web.sockets import upgrade
+from web.websocket import CLOSE_S, Socket
 from web.workers.forward import forward_socket
 
 logger = logging.getLogger(__name__)

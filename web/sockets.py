@@ -9,10 +9,10 @@ from aiohttp import ClientConnectionError, WSCloseCode, hdrs, web
 
 from duplex.errors import SessionError
 from duplex.events import Failed
-from web.auth import SUBPROTOCOL
-from web.connection import CLOSE_S, Socket, Wire, frame_type
+from web.connection import Wire, frame_type
 from web.context import CONTEXT, Context
 from web.errors import ApiError
+from web.websocket import Socket
 
 _SEND_BUFFER = 1 << 18
 """Bytes that the kernel holds for one client: seconds of its audio, not minutes."""
@@ -23,20 +23,12 @@ async def upgrade(
 ) -> tuple[Socket, asyncio.Transport | None]:
     """The socket of a request, and its transport if the client is still there.
 
-    `max_bytes` of one message, if it isn't the configuration's.
+    `max_bytes`: see `Socket`.
 
     Raises ApiError: 426 for a request that is no upgrade, 400 (for the count; nobody reads it)
     if the client has left already.
     """
-    config = request.app[CONTEXT].config
-    socket: Socket = web.WebSocketResponse(
-        protocols=(SUBPROTOCOL,),
-        compress=False,  # deflate costs more than the whole rest of a frame's way
-        decode_text=False,
-        heartbeat=config.heartbeat_s,
-        max_msg_size=int(config.max_message_bytes) if max_bytes is None else max_bytes,
-        timeout=CLOSE_S,
-    )
+    socket = Socket(request.app[CONTEXT], max_bytes=max_bytes)
     if not socket.can_prepare(request):
         raise ApiError(
             426,

@@ -13,7 +13,10 @@ import msgspec
 import numpy as np
 import pytest
 
+from web.context import CONTEXT
+
 FRAME = 1_920
+PING, PONG = 9, 10
 UPDATE = b'{"type": "session.update", "session": {"output_audio_format": "pcm_f32le"}}'
 APPEND = msgspec.json.encode(
     {
@@ -25,7 +28,7 @@ APPEND = msgspec.json.encode(
 
 
 @asynccontextmanager
-async def raw_socket(server, *, receive_buffer=None):
+async def raw_socket(server, path=b"/v1/realtime?duplex=1", *, receive_buffer=None):
     """A WebSocket that does nothing by itself: no pong, no close, no read."""
     raw = sockets.socket()
     raw.setblocking(False)
@@ -34,21 +37,37 @@ async def raw_socket(server, *, receive_buffer=None):
     await asyncio.get_running_loop().sock_connect(raw, ("127.0.0.1", server.port))
     reader, writer = await asyncio.open_connection(sock=raw, limit=1024)
     try:
-        writer.write(
-            b"GET /v1/realtime?duplex=1 HTTP/1.1\r\nHost: here\r\nUpgrade: websocket\r\n"
-            b"Connection: Upgrade\r\nSec-WebSocket-Version: 13\r\n"
-            b"Sec-WebSocket-Key: " + base64.b64encode(os.urandom(16)) + b"\r\n\r\n"
-        )
+        writer.write(upgrade(path))
         await reader.readuntil(b"\r\n\r\n")
         yield reader, writer
     finally:
         writer.transport.abort()
 
 
+def upgrade(path):
+    return (
+        b"GET " + path + b" HTTP/1.1\r\nHost: here\r\nUpgrade: websocket\r\n"
+        b"Connection: Upgrade\r\nSec-WebSocket-Version: 13\r\n"
+        b"Sec-WebSocket-Key: " + base64.b64encode(os.urandom(16)) + b"\r\n\r\n"
+    )
+
+
 def masked(payload, opcode=1, *, declared=None):
     """A client's frame; `declared` lies about its length."""
     length = len(payload) if declared is None else declared
     return struct.pack("!BBQ", 0x80 | opcode, 0x80 | 127, length) + bytes(4) + payload
+
+
+def control(opcode, payload=b""):
+    """A client's control frame, whose length has no second form."""
+    return bytes([0x80 | opcode, 0x80 | len(payload)]) + bytes(4) + payload
+
+
+async def until(reader, wanted):
+    """Reads until this has come, and nothing after it."""
+    seen = b""
+    while not seen.endswith(wanted):
+        seen += await reader.readexactly(1)
 
 
 async def gone(reader):
@@ -129,6 +148,26 @@ async def test_one_that_answers_pings_is_not_cut(start_server, call):
             async with asyncio.timeout(0.7):
                 await caller.socket.receive()
         await caller.converse(3)
+
+
+@pytest.mark.parametrize(
+    "path", [b"/v1/realtime?duplex=1", b"/v1/realtime/robot/openpi", b"/api/chat"]
+)
+async def test_pings_and_pongs_count_against_the_message_rate(start_server, path):
+    async with (
+        start_server(message_rate=20, policy="tests.duplex.robot.policies:Policy") as server,
+        raw_socket(server, path) as (reader, writer),
+    ):
+        counters = server._runner.app[CONTEXT].counters
+        for number in range(3):
+            writer.write(control(PING, b"number %d" % number))
+        for number in range(3):
+            await until(reader, b"\x8a\x08number %d" % number)
+        paused = counters.paused_reads
+        assert paused > 0
+        writer.write(control(PONG, b"unasked") * 3 + control(PING, b"last"))
+        await until(reader, b"\x8a\x04last")
+        assert counters.paused_reads >= paused + 3
 
 
 async def test_a_connection_that_sends_no_request_is_closed(start_server):

@@ -12,12 +12,12 @@ from duplex.errors import SessionError
 from duplex.resume import Attachment, ResyncRequired
 from duplex.wire.frames import Binary
 from web.calls import CALLS, Calls
-from web.connection import Socket
 from web.context import CONTEXT, Context
 from web.errors import json_response, shape_errors
 from web.exposition import CONTENT_TYPE, own_exposition
 from web.resumable import ResumableConnection
 from web.sockets import upgrade
+from web.websocket import Socket
 from web.workers.messages import CLIENT_HEADER, Held, Resume, Resumed, Yes
 
 

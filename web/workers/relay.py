@@ -7,15 +7,16 @@ from contextlib import suppress
 from typing import Final, Literal
 
 import aiohttp
-from aiohttp import ClientConnectionError, WSMsgType, web
+from aiohttp import ClientConnectionError, WSMsgType
+
+from web.websocket import Socket
 
 Theirs = aiohttp.ClientWebSocketResponse[Literal[False]]
-Ours = web.WebSocketResponse[Literal[False]]
 
 _ABNORMAL: Final = (None, aiohttp.WSCloseCode.ABNORMAL_CLOSURE)
 
 
-async def relay(ours: Ours, theirs: Theirs) -> int | None:
+async def relay(ours: Socket, theirs: Theirs) -> int | None:
     """Passes messages both ways, each waiting until the other takes them, until a socket closes.
 
     Returns the code to close `ours` with; None if the other process broke off, or our client did:
@@ -38,7 +39,7 @@ async def relay(ours: Ours, theirs: Theirs) -> int | None:
         await asyncio.wait({up, down})
 
 
-async def _pass(source: Ours | Theirs, sink: Ours | Theirs) -> None:
+async def _pass(source: Socket | Theirs, sink: Socket | Theirs) -> None:
     """Returns when either is closed."""
     with suppress(ClientConnectionError, ConnectionError):
         while True:
