@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Final, Literal
 
-from aiohttp import WSMsgType, web
+from aiohttp import ClientConnectionError, WSMsgType, web
 from aiohttp.http import WSMessageNoDecodeText
 
 from web.auth import SUBPROTOCOL
@@ -45,7 +46,8 @@ class Socket(web.WebSocketResponse[Literal[False]]):
                     return message
                 case WSMsgType.PING:
                     await self._rate.take()
-                    await self.pong(message.data)
+                    with suppress(ClientConnectionError):  # what follows tells that it is gone
+                        await self.pong(message.data)
                 case WSMsgType.PONG:
                     await self._rate.take()
                 case _:

@@ -170,6 +170,21 @@ async def test_pings_and_pongs_count_against_the_message_rate(start_server, path
         assert counters.paused_reads >= paused + 3
 
 
+async def test_who_pings_and_hangs_up_has_left_and_nothing_failed(start_server, caplog):
+    loop = asyncio.get_running_loop()
+    async with start_server() as server:
+        with sockets.create_connection(("127.0.0.1", server.port)) as raw:
+            raw.setblocking(False)
+            raw.setsockopt(sockets.SOL_SOCKET, sockets.SO_LINGER, struct.pack("ii", 1, 0))
+            await loop.sock_sendall(raw, upgrade(b"/v1/realtime?duplex=1"))
+            await loop.sock_recv(raw, 1 << 16)
+            raw.send(control(PING) * 20)  # and is gone before anybody answers
+        await end(server)
+        assert server.runtime.metrics.sessions_closed == {"disconnected": 1}
+        assert not server.runtime.metrics.errors
+    assert not caplog.records
+
+
 async def test_a_connection_that_sends_no_request_is_closed(start_server):
     async with start_server(handshake_timeout_s=0.1) as server:
         for half in (b"", b"GET / HTTP/1.1\r\nHost: he"):
