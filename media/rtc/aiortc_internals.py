@@ -21,7 +21,7 @@ import secrets
 import struct
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, Protocol
@@ -41,9 +41,9 @@ from aiortc.codecs import CODECS
 from aiortc.exceptions import InvalidStateError
 from aiortc.jitterbuffer import JitterBuffer, JitterFrame
 from aiortc.mediastreams import MediaStreamError
-from aiortc.rtcdtlstransport import State
+from aiortc.rtcdtlstransport import RTCDtlsTransport, State
 from aiortc.rtcpeerconnection import find_common_codecs
-from aiortc.rtp import HeaderExtensions, RtpPacket
+from aiortc.rtp import HeaderExtensions, RtpPacket, is_rtcp
 from aiortc.sdp import MediaDescription, SessionDescription
 
 SUPPORTED: Final = (1, 16)
@@ -62,6 +62,7 @@ _CONNECT = "_RTCPeerConnection__connect"
 _CODECS = "_RTCRtpReceiver__codecs"
 _STREAMS = "_RTCRtpReceiver__remote_streams"
 _EXTENSIONS = "_RTCRtpSender__rtp_header_extensions_map"
+_HANDLERS = ("_handle_rtp_data", "_handle_rtcp_data")
 _PARSE = SessionDescription.parse.__code__
 _MID = "_RTCRtpSender__mid"
 _REPORT = tuple(
@@ -121,6 +122,53 @@ def take_packets(receiver: RTCRtpReceiver, take: Callable[[Packet], None]) -> No
         take(packet)
 
     setattr(connection, "data_received", on_data)  # noqa: B010 (mypy: a method)
+
+
+def bound_sources(connection: RTCPeerConnection, limit: int, refused: Callable[[], None]) -> None:
+    """Drops what comes from more than `limit` sources (SSRCs), RTP and RTCP, before it costs
+    anything, and calls `refused` for each packet. Only a source whose packet was authentic counts.
+    Each of them has state in SRTP, in aiortc's statistics and in every report. To be called when
+    the other side's description is set.
+    """
+    transports = {transceiver.receiver.transport for transceiver in connection.getTransceivers()}
+    if connection.sctp is not None:
+        transports.add(connection.sctp.transport)
+    for transport in transports:
+        _bound(transport, limit, refused)
+
+
+def _bound(transport: RTCDtlsTransport, limit: int, refused: Callable[[], None]) -> None:
+    known: set[int] = set()
+    ice: Connection = transport.transport._connection
+    data_received = ice.data_received
+
+    def admitted(data: bytes) -> bool:
+        if len(known) < limit or len(data) < 12 or _source(data) in known:
+            return True
+        refused()
+        return False
+
+    def on_data(data: bytes, component: int) -> None:
+        if data[:1] < b"\x80" or admitted(data):  # DTLS begins below (RFC 7983)
+            data_received(data, component)
+
+    def counted(handle: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., Any]:
+        async def handle_new(data: bytes, **rest: Any) -> None:
+            if admitted(data):  # it has waited since `on_data` saw it
+                known.add(_source(data))
+                await handle(data, **rest)
+
+        return handle_new
+
+    setattr(ice, "data_received", on_data)  # noqa: B010 (mypy: a method)
+    for name in _HANDLERS:
+        setattr(transport, name, counted(getattr(transport, name)))
+
+
+def _source(data: bytes) -> int:
+    """The SSRC of a packet of RTP or RTCP, protected or not."""
+    start = 4 if is_rtcp(data) else 8
+    return int.from_bytes(data[start : start + 4])
 
 
 def _payload(first: int, packet: bytes) -> bytes:

@@ -36,6 +36,9 @@ from media.rtc.video_input import VideoInput
 logger = logging.getLogger(__name__)
 
 MAX_UNDECODED_PICTURES: Final = 8
+MAX_SOURCES: Final = 16
+"""Sources of RTP and RTCP that a peer may have in its life: sound, pictures, their repair, each
+anew after a few restarts."""
 MAX_UNREAD_PACKETS: Final = 16
 """So many packets may wait in the socket of a loop that is late, and are still not lost."""
 
@@ -56,6 +59,8 @@ class PeerStats:
     """Frames of audio that the owner did not read in time."""
     pictures: int
     """Video frames decoded."""
+    refused_packets: int
+    """Packets of sources beyond the first `MAX_SOURCES`."""
 
 
 class Peer:
@@ -74,6 +79,7 @@ class Peer:
         self._clock = clock
         self._heard = clock.now()
         self._packets = 0
+        self._refused = 0
         self._datagram = asyncio.Event()
         self._mailbox = Mailbox()
         self._input = AudioInput()
@@ -147,6 +153,7 @@ class Peer:
             output=self._output.stats(),
             unread_frames=self._mailbox.dropped_frames,
             pictures=self._video.received if self._video else 0,
+            refused_packets=self._refused,
         )
 
     async def close(self) -> None:
@@ -168,6 +175,7 @@ class Peer:
             logger.info("an offer was refused for what it led to", exc_info=error)
             raise BadOffer("sdp", _UNFIT) from error
         aiortc_internals.take_packets(audio.receiver, self._on_packet)
+        aiortc_internals.bound_sources(connection, MAX_SOURCES, self._on_refused)
         aiortc_internals.watch(audio.receiver, self._on_heard)
         self._spawn(self._send(audio))
         if video is not None and self._settings.pictures is not None and video.track is not None:
@@ -262,6 +270,9 @@ class Peer:
         except Exception:  # the caller is aiortc's transport, which must not suffer from our faults
             logger.exception("a peer's audio packet was not taken")
             self._finish(CloseReason.INTERNAL)
+
+    def _on_refused(self) -> None:
+        self._refused += 1
 
     def _on_heard(self) -> None:
         self._heard = self._clock.now()

@@ -8,6 +8,7 @@ import av
 import numpy as np
 from aiortc.codecs.vpx import Vp8Encoder, vp8_depayload
 from aiortc.jitterbuffer import JitterBuffer
+from aiortc.rtcdtlstransport import RTCDtlsTransport
 from aiortc.rtcrtpparameters import RTCRtpHeaderExtensionParameters, RTCRtpParameters
 from aiortc.rtcrtpreceiver import RTCRtpReceiver
 from aiortc.rtcrtpsender import RTCRtpSender
@@ -109,6 +110,8 @@ def test_the_parts_that_are_replaced_are_there():
         assert name in slots
     for name in (aiortc_internals._CODECS, aiortc_internals._STREAMS):
         assert name in slots
+    for name in aiortc_internals._HANDLERS:
+        assert name in RTCDtlsTransport._recv_next.__code__.co_names
     sends = RTCRtpSender.__init__.__code__.co_names
     for name in (aiortc_internals._EXTENSIONS, *aiortc_internals._REPORT):
         assert name in sends

@@ -16,10 +16,12 @@ import numpy as np
 import pytest
 from aioice import stun
 from aiortc import RTCPeerConnection, VideoStreamTrack
+from aiortc.rtp import RtcpRrPacket, RtpPacket
 from relay import hide_candidates
 from rtc_client import Client, speech
 from test_rtc_audio import likeness
 
+from media.rtc import aiortc_internals
 from media.rtc.errors import ChannelFull, ChannelNotOpen, MessageTooLarge
 from media.rtc.events import (
     AudioFrame,
@@ -33,7 +35,7 @@ from media.rtc.events import (
     StateChanged,
 )
 from media.rtc.mailbox import MAX_MESSAGES
-from media.rtc.peer import Peer
+from media.rtc.peer import MAX_SOURCES, Peer
 from media.rtc.settings import IceServer, PeerSettings
 
 DEFAULTS = PeerSettings()
@@ -301,6 +303,26 @@ async def test_pictures_come_with_the_audio_of_their_time(format: ImageFormat):
         with av.open(io.BytesIO(picture.data), format="mjpeg") as container:
             rgb = next(container.decode(video=0)).to_ndarray(format="rgb24")
     assert rgb[..., 1].mean() > rgb[..., 0].mean() + 50  # the track is green
+
+
+async def test_sources_beyond_a_few_are_refused_and_the_voice_goes_on():
+    async with call(Client(speech(3.0))) as echo:
+        await echo.until_heard(0.4)
+        sender = echo.client.pc.getSenders()[0]
+        receiver = echo.peer._connection.getReceivers()[0]
+        payload_type = echo.client.pc.getTransceivers()[0]._codecs[0].payloadType
+        for k in range(200):
+            packet = RtpPacket(payload_type, sequence_number=k, ssrc=k + 1, payload=b"\xf8\xff\xfe")
+            await sender.transport._send_rtp(packet.serialize())
+            await sender.transport._send_rtp(bytes(RtcpRrPacket(ssrc=k + 1000)))
+            await asyncio.sleep(0)
+        await echo.until(lambda: echo.peer.stats().refused_packets > 300)
+        streams = getattr(receiver, aiortc_internals._STREAMS)
+        assert len(streams) <= MAX_SOURCES
+        assert len(receiver.transport._rtp_router.ssrc_table) <= MAX_SOURCES
+        taken = streams[sender._ssrc].packets_received
+        await echo.until(lambda: streams[sender._ssrc].packets_received > taken + 10)
+        assert echo.peer.state is PeerState.CONNECTED
 
 
 async def test_a_hang_up_is_noticed():
