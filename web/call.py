@@ -47,6 +47,7 @@ from media.rtc.events import (
 from media.rtc.peer import Peer
 from web.context import Context
 from web.limits import ControlLimit
+from web.message_rate import MessageRate
 
 logger = logging.getLogger(__name__)
 
@@ -67,6 +68,7 @@ class Call:
         self._wire = wire
         self._place = place
         self._clock = context.runtime.clock
+        self._rate = MessageRate(context)
         self._control = ControlLimit(context.config.control_rate, self._clock.now())
         self._resampler = Resampler(session.runtime.spec.sample_rate, CODED_RATE)
         self._framer = Framer(PACKET_SAMPLES)
@@ -192,6 +194,8 @@ class Call:
         counters = self._context.counters
         counters.messages_in += 1
         counters.bytes_in += len(data)
+        if not self._peer.closed.done():  # a flood ends it, and its rest is not waited for
+            await self._rate.take(len(data))
         try:
             command = self._admit(data)
         except SessionError as error:

@@ -6,8 +6,10 @@ import numpy as np
 import pytest
 
 from duplex.errors import internal_error
+from media.rtc.mailbox import MAX_MESSAGES
 from tests.listening import likeness
 from tests.media.rtc_client import RATE, Client, speech
+from web.context import CONTEXT
 
 KEY, OTHER = "correct-horse-battery", "staple-of-another"
 CALLS = "/v1/realtime/calls"
@@ -206,6 +208,29 @@ async def test_a_flood_of_messages_ends_the_call(start_server, dial):
             await caller.send("session.heartbeat")
         await caller.client.until(lambda: caller.client.pc.connectionState == "closed")
         await all_free(server)
+
+
+async def test_acknowledgements_count_against_the_message_rate(start_server, dial):
+    async with start_server(message_rate=20) as server:
+        counters = server._runner.app[CONTEXT].counters
+        caller = await dial(server)
+        await caller.until("session.updated")
+        for number in range(10):
+            await caller.send("session.event_ack", server_event_seq=number)
+        await caller.send("nonsense", event_id="after")
+        assert (await caller.until("error"))["error"]["event_id"] == "after"
+        assert counters.paused_reads >= 5
+
+
+async def test_a_flood_of_acknowledgements_ends_the_call(start_server, dial):
+    async with start_server(message_rate=10) as server:
+        caller = await dial(server)
+        await caller.client.opened.wait()
+        for number in range(2 * MAX_MESSAGES):
+            await caller.send("session.event_ack", server_event_seq=number)
+        await caller.client.until(lambda: caller.client.pc.connectionState == "closed")
+        await all_free(server)
+        assert server._runner.app[CONTEXT].counters.calls_ended == {"overflow": 1}
 
 
 async def test_long_messages_are_cut_to_what_a_channel_carries(start_server, dial):
