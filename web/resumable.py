@@ -122,7 +122,8 @@ class ResumableConnection(Connection):
             return
         except ResyncRequired as error:
             logger.info("session %s: %s", command.session_id, error)
-            await self._send([self._realtime.resync_required(command.session_id)])
+            with suppress(ClientConnectionError, ConnectionError):
+                await self._send([self._realtime.resync_required(command.session_id)])
             await own.session.close("resync_required")
             return
         self._take(attachment)

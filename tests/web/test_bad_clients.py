@@ -79,6 +79,17 @@ async def gone(reader):
         pass
 
 
+async def part(server, data):
+    """A client whose last words these are: it is gone before anybody can answer them."""
+    loop = asyncio.get_running_loop()
+    with sockets.create_connection(("127.0.0.1", server.port)) as raw:
+        raw.setblocking(False)
+        raw.setsockopt(sockets.SOL_SOCKET, sockets.SO_LINGER, struct.pack("ii", 1, 0))
+        await loop.sock_sendall(raw, upgrade(b"/v1/realtime?duplex=1"))
+        await loop.sock_recv(raw, 1 << 16)
+        raw.send(data)
+
+
 async def end(server):
     """All sessions have ended and no slot is held any more."""
     assert await server.runtime.drain(20)
@@ -171,16 +182,27 @@ async def test_pings_and_pongs_count_against_the_message_rate(start_server, path
 
 
 async def test_who_pings_and_hangs_up_has_left_and_nothing_failed(start_server, caplog):
-    loop = asyncio.get_running_loop()
     async with start_server() as server:
-        with sockets.create_connection(("127.0.0.1", server.port)) as raw:
-            raw.setblocking(False)
-            raw.setsockopt(sockets.SOL_SOCKET, sockets.SO_LINGER, struct.pack("ii", 1, 0))
-            await loop.sock_sendall(raw, upgrade(b"/v1/realtime?duplex=1"))
-            await loop.sock_recv(raw, 1 << 16)
-            raw.send(control(PING) * 20)  # and is gone before anybody answers
+        await part(server, control(PING) * 20)
         await end(server)
         assert server.runtime.metrics.sessions_closed == {"disconnected": 1}
+        assert not server.runtime.metrics.errors
+    assert not caplog.records
+
+
+async def test_who_resumes_what_is_lost_and_hangs_up_has_left(start_server, call, caplog):
+    async with start_server(resume_grace_s=30) as server, call(server) as caller:
+        created = await caller.until("session.created")
+        resume = {
+            "type": "session.resume",
+            "session_id": created["session"]["id"],
+            "resume_token": created["resume_token"],
+            "last_received_server_event_seq": 1_000,
+        }
+        await part(server, control(PING) * 20 + masked(msgspec.json.encode(resume)))
+        await caller.until("session.replaced")
+        await end(server)
+        assert set(server.runtime.metrics.sessions_closed) == {"resync_required"}
         assert not server.runtime.metrics.errors
     assert not caplog.records
 
