@@ -5,6 +5,11 @@ An RTP clock of Opus always counts 48 kHz, whatever rate is coded (RFC 7587, sec
 
 from __future__ import annotations
 
+import os
+import random
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext, suppress
 from fractions import Fraction
 from typing import Final
 
@@ -66,6 +71,7 @@ class OpusDecoder:
     def __init__(self) -> None:
         codec = av.CodecContext.create("libopus", "r")
         assert isinstance(codec, AudioCodecContext)
+        codec.thread_count = 1
         codec.layout = "mono"  # libopus itself mixes a stereo stream down
         codec.sample_rate = CLOCK_RATE
         self._codec = codec
@@ -92,6 +98,7 @@ class OpusEncoder:
         """
         codec = av.CodecContext.create("libopus", "w")
         assert isinstance(codec, AudioCodecContext)
+        codec.thread_count = 1
         codec.sample_rate = CODED_RATE
         codec.layout = "mono"
         codec.format = "flt"
@@ -114,10 +121,32 @@ class OpusEncoder:
         frame = av.AudioFrame("flt", "mono", PACKET_SAMPLES)
         frame.sample_rate = CODED_RATE
         frame.planes[0].update((pcm + _DITHER).astype(np.float32, copy=False).tobytes())
-        (packet,) = self._codec.encode(frame)
+        with nullcontext() if self._codec.is_open else _one_processor():
+            (packet,) = self._codec.encode(frame)
         packet.pts = packet.dts = timestamp
         packet.time_base = _TIME_BASE
         return packet
+
+
+@contextmanager
+def _one_processor() -> Iterator[None]:
+    """Confines this thread to one of its processors, where the system can.
+
+    PyAV's encoder cuts frames in a filter graph that it makes with the first of them, and whose
+    threads it leaves to FFmpeg: one more than there are processors for the calling thread, up to
+    16 for each stream; for one processor, none.
+    """
+    if sys.platform != "linux":
+        yield
+        return
+    allowed = os.sched_getaffinity(0)
+    with suppress(OSError):  # a sandbox may forbid it: then there are threads
+        os.sched_setaffinity(0, {random.choice(tuple(allowed))})
+    try:
+        yield
+    finally:
+        with suppress(OSError):
+            os.sched_setaffinity(0, allowed)
 
 
 _NOTHING = np.zeros(0, np.int16)

@@ -1,6 +1,9 @@
 """Opus packets, concealment and the whole way from packets to frames; time is only a number."""
 
+import gc
 import math
+import os
+import sys
 
 import av
 import numpy as np
@@ -93,6 +96,19 @@ def test_packets_carry_their_predecessor_only_when_asked_for():
 def test_the_encoder_takes_pieces_of_one_size():
     with pytest.raises(ValueError, match="479 samples"):
         OpusEncoder(fec=False).encode(np.zeros(479, np.float32), 0)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="counts threads in /proc")
+def test_encoders_and_decoders_start_no_threads():
+    gc.collect()  # what is left of other tests must not end meanwhile
+    threads, processors = len(os.listdir("/proc/self/task")), os.sched_getaffinity(0)
+    kept = []
+    for fec in (False, True) * 4:
+        kept.append((encoder := OpusEncoder(fec=fec), decoder := OpusDecoder()))
+        for _ in range(3):
+            decoder.decode(bytes(encoder.encode(np.zeros(480, np.float32), 0)))
+    assert len(os.listdir("/proc/self/task")) == threads
+    assert os.sched_getaffinity(0) == processors
 
 
 def test_an_encoded_packet_is_stamped_for_the_rtp_clock():
