@@ -209,11 +209,7 @@ class Resumption:
                 "invalid_session_resume", "There is no such session.", param="session_id"
             )
         if not attachment.redeem(token):
-            raise SessionError(
-                "invalid_resume_token",
-                "The token isn't the one given last, or it was used.",
-                param="resume_token",
-            )
+            raise wrong_token()
         return attachment
 
     async def _free(self, attachment: Attachment) -> None:
@@ -255,6 +251,15 @@ class Resumption:
     async def _journal(self, attachment: Attachment) -> None:
         while (event := await attachment.session.outbox.get()) is not None:
             attachment.render(event)
+
+
+def wrong_token() -> SessionError:
+    """There is such a session, but not for this token."""
+    return SessionError(
+        "invalid_resume_token",
+        "The token isn't the one given last, or it was used.",
+        param="resume_token",
+    )
 
 
 async def _cancel(task: asyncio.Task[None]) -> None:

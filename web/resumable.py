@@ -105,18 +105,20 @@ class ResumableConnection(Connection):
 
     async def _resume(self, command: ResumeSession) -> None:
         """Changes this socket's own unused session for the one that the client had."""
-        own = self._attachment
+        own, siblings = self._attachment, self._context.siblings
         try:
             if own.session.opened:
                 raise SessionError("session_resume_conflict", "This socket has a session already.")
-            siblings = self._context.siblings
-            if siblings and (home := siblings.home_of_token(command.resume_token)):
+            here = command.session_id in self._context.runtime.sessions
+            if siblings and not here and (home := siblings.home_of_token(command.resume_token)):
                 await self._relay(siblings, home, command)
                 return
             attachment, missed = await self._resumption.resume(
                 command.session_id, command.resume_token, command.last_received_server_event_seq
             )
         except SessionError as error:
+            if siblings:
+                error = await siblings.refusal(error, command.session_id)
             error.event_id = command.event_id
             own.session.fail(error)
             return

@@ -9,6 +9,7 @@ import signal
 import socket
 import ssl
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from itertools import product
 
 import aiohttp
 import numpy as np
@@ -211,6 +212,15 @@ async def test_a_session_is_resumed_through_the_other_worker(server, call):
         stale = created | {"resume_token": created["resume_token"][:-1] + "~"}
         refusal = await resumed(server, third, stale, 0)
         assert refusal["error"]["code"] == "invalid_resume_token"
+        asked = [await connect() for _ in range(4)]  # both workers are
+        for other, token in product(asked, ("wrong", "0-0.wrong", "1-0.wrong")):
+            refusal = await resumed(server, other, created | {"resume_token": token}, 0)
+            assert refusal["error"]["code"] == "invalid_resume_token", token
+        for other in asked:
+            await other.close()
+        unknown = created | {"session_id": "sess_x", "resume_token": "wrong"}
+        refusal = await resumed(server, third, unknown, 0)
+        assert refusal["error"]["code"] == "invalid_session_resume"
         await second.send_json({"type": "session.close"})
         assert (await hear(second, "session.closed"))["reason"] == "client_close"
         assert (await second.receive(timeout=20)).type is aiohttp.WSMsgType.CLOSE

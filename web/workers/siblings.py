@@ -13,7 +13,7 @@ import aiohttp
 import msgspec
 
 from duplex.errors import SessionError
-from duplex.resume import ResyncRequired
+from duplex.resume import ResyncRequired, wrong_token
 from duplex.settings import SettingsPatch, Substitution
 from web.errors import ApiError, ErrorBody
 from web.secrets import Secret
@@ -123,21 +123,24 @@ class Siblings:
         async with self._to(home) as http:
             try:
                 socket = await http.ws_connect("/resume", max_msg_size=0, decode_text=False)
-                asked = Resume(session_id, token, last_seq)
-                await socket.send_bytes(msgspec.json.encode(asked))
-                answer = await socket.receive()
             except aiohttp.ClientConnectionError as error:
                 raise expired() from error
-            if answer.type is not aiohttp.WSMsgType.BINARY:
-                raise expired()
-            outcome = msgspec.json.decode(answer.data, type=Resumed)
-            if (refusal := outcome.error) is not None:
-                raise SessionError(
-                    refusal.code, refusal.message, param=refusal.param, type=refusal.type
-                )
-            if outcome.resync is not None:
-                raise ResyncRequired(outcome.resync)
-            yield socket
+            try:
+                await _ask_for(socket, Resume(session_id, token, last_seq))
+                yield socket
+            finally:
+                try:
+                    await http.close()  # first: a goodbye that is heard would end the session
+                finally:
+                    await socket.close()
+
+    async def refusal(self, error: SessionError, session_id: str) -> SessionError:
+        """Why a session can't be resumed, as one process with all sessions would say it."""
+        if error.code == "invalid_session_resume":
+            with suppress(ApiError):  # the hub has gone, and all workers end
+                if await self.have_session(session_id):
+                    return wrong_token()
+        return error
 
     def _elsewhere(self, home: str) -> str | None:
         return home if home != self.home and HOME.fullmatch(home) else None
@@ -237,6 +240,22 @@ def expired() -> SessionError:
 def no_call(call_id: str) -> ApiError:
     """There is no call of this id, or none of this client's."""
     return ApiError(404, "call_not_found", f"There is no call {call_id!r}.", param="call_id")
+
+
+async def _ask_for(socket: RelaySocket, asked: Resume) -> None:
+    """Returns when the session's messages follow. Raises as `Siblings.resume` does."""
+    try:
+        await socket.send_bytes(msgspec.json.encode(asked))
+        answer = await socket.receive()
+    except aiohttp.ClientConnectionError as error:
+        raise expired() from error
+    if answer.type is not aiohttp.WSMsgType.BINARY:
+        raise expired()
+    outcome = msgspec.json.decode(answer.data, type=Resumed)
+    if (refusal := outcome.error) is not None:
+        raise SessionError(refusal.code, refusal.message, param=refusal.param, type=refusal.type)
+    if outcome.resync is not None:
+        raise ResyncRequired(outcome.resync)
 
 
 async def _checked(answer: aiohttp.ClientResponse) -> bytes:
