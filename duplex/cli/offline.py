@@ -177,7 +177,10 @@ def _show_summary(summary: Summary, out: Path) -> None:
     table = Table.grid(padding=(0, 2))
     for name in ("recordings", "done", "skipped", "failed"):
         table.add_row(name, str(getattr(summary, name)))
-    table.add_row("audio", f"{summary.audio_s:.1f} s in {summary.elapsed_s:.1f} s")
-    table.add_row("speed", f"{summary.realtime_factor:.1f} times real time")
+    if summary.done:
+        table.add_row("audio", f"{summary.audio_s:.1f} s in {summary.elapsed_s:.1f} s")
+        table.add_row("speed", f"{summary.realtime_factor:.1f} times real time")
+    elif not summary.failed:
+        table.add_row("audio", "all done already, by an earlier run")
     table.add_row("written", str(out))
     Console(highlight=False).print(table)

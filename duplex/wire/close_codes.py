@@ -9,7 +9,6 @@ _CODES = {
     "refused": 1008,
     "resource_exhausted": 1013,
     "server_shutdown": 1012,
-    "slow_reader": 1008,
     "resume_expired": 1000,
     "resync_required": 1000,
     "yielded": 1013,

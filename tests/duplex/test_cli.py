@@ -2,12 +2,15 @@ import json
 import subprocess
 import sys
 
+import numpy as np
 import psutil
 import pytest
 from typer.testing import CliRunner
 
 from duplex.cli import app
 from duplex.version import VERSION
+from media.files import write_wav
+from media.wav import Subtype
 
 runner = CliRunner()
 
@@ -74,6 +77,18 @@ def test_bench_says_that_a_model_cannot_be_served():
     answer = run("bench", "--model", "no/such model")
     assert answer.exit_code == 1
     assert "the server ended" in answer.output
+
+
+def test_an_offline_run_with_nothing_left_says_so_and_names_no_speed(tmp_path):
+    recordings, out = tmp_path / "in", tmp_path / "out"
+    recordings.mkdir()
+    write_wav(recordings / "a.wav", np.zeros(4_800, np.float32), 24_000, Subtype.FLOAT)
+    first, second = (run("offline", str(recordings), str(out), "--model", "echo") for _ in range(2))
+    assert (first.exit_code, second.exit_code) == (0, 0)
+    assert "times real time" in first.output
+    assert "done already" not in first.output
+    assert "times real time" not in second.output
+    assert "done already" in second.output
 
 
 def test_help_loads_none_of_the_heavy_modules():

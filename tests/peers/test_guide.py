@@ -5,6 +5,7 @@ import os
 import re
 import shutil
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -48,6 +49,12 @@ async def run(name, address, folder, *command):
     return out.decode().splitlines()
 
 
+def test_no_program_shadows_a_module():
+    names = {Path(name).stem for name in PROGRAMS if name.endswith(".py")}
+    assert names
+    assert not [name for name in names if find_spec(name)]
+
+
 async def test_every_program_runs(start_process, tmp_path):
     node, packages = shutil.which("node"), HERE / "node_modules"
     if node is None or not packages.exists():
@@ -69,7 +76,7 @@ async def test_every_program_runs(start_process, tmp_path):
     for name in lines:
         assert "error" not in lines[name], name
     assert (tmp_path / "answer.wav").stat().st_size > 2 * 24_000 * 2
-    frames = [int(frame) for frame in " ".join(lines["duplex.py"]).split()]
+    frames = [int(frame) for frame in " ".join(lines["full_duplex.py"]).split()]
     assert frames == list(range(len(frames)))
     assert len(frames) > 50
     assert (lines["plain.py"][0], lines["plain.py"][-1]) == ("session.created", "session.closed")
