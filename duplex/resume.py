@@ -1,8 +1,9 @@
 """Resume: sessions that lost their socket are held for a while, for a new one to take over.
 
-Every socket of a session gets a token of its own, good for one resume; only its hash is kept.
-While a session is held its events go on to its journal. A held session gives its slot up when a
-caller would otherwise be refused.
+Every socket of a session gets a token of its own, good for one resume; only its hash is kept. The
+token that brought a socket its session is good again until something comes from the client there:
+the socket may be lost before the client has the next one. While a session is held its events go on
+to its journal. A held session gives its slot up when a caller would otherwise be refused.
 """
 
 from __future__ import annotations
@@ -52,12 +53,18 @@ class Attachment:
         """When its socket was lost, if it was."""
         self._token_prefix = token_prefix
         self._token_hash = b""
+        self._redeemed_hash = b""
+        """Of the token that a socket has come with, until it takes the session."""
+        self._unconfirmed_hash = b""
+        """Of the one it came with, until its client has shown to have the next."""
 
     def take(self, evict: Callable[[], Awaitable[None]]) -> str:
         """A socket takes the session; returns the token for the next one."""
         self.evict = evict
         self.generation += 1
-        self.journal.wanted_bytes = _UNDER_WAY_BYTES
+        self._restore()
+        if not self._unconfirmed_hash:
+            self.journal.wanted_bytes = _UNDER_WAY_BYTES
         token = self._token_prefix + secrets.token_urlsafe(32)
         self._token_hash = _hash(token)
         return token
@@ -65,14 +72,30 @@ class Attachment:
     def let_go(self) -> None:
         """The socket is gone: what comes now is all kept for the next one."""
         self.evict = None
+        self._restore()
         self.journal.wanted_bytes = self._journal_bytes
 
     def redeem(self, token: str) -> bool:
-        """Whether this is the last token given; it is used up then."""
-        right = hmac.compare_digest(self._token_hash, _hash(token))
+        """Whether this is the last token given, or one that is good again. None is then, until
+        the session is taken, or let go of.
+        """
+        shown = _hash(token)
+        good = (self._token_hash, self._unconfirmed_hash)
+        right = any(hmac.compare_digest(one, shown) for one in good)
         if right:
-            self._token_hash = b""
+            self._token_hash = self._unconfirmed_hash = b""
+            self._redeemed_hash = shown
         return right
+
+    def confirm(self) -> None:
+        """Something came from the client: the token that it came with is spent. Idempotent."""
+        if self._unconfirmed_hash:
+            self._unconfirmed_hash = b""
+            self.journal.wanted_bytes = _UNDER_WAY_BYTES
+
+    def _restore(self) -> None:
+        if self._redeemed_hash:
+            self._unconfirmed_hash, self._redeemed_hash = self._redeemed_hash, b""
 
     def render(self, event: Event) -> Sequence[bytes]:
         """The messages that tell of an event, which are in the journal then."""

@@ -95,6 +95,10 @@ class ResumableConnection(Connection):
             await super()._leave()
             self._resumption.detach(self._attachment)
 
+    def _admit(self, data: bytes, *, binary: bool) -> Command | None:
+        self._attachment.confirm()
+        return super()._admit(data, binary=binary)
+
     async def _obey(self, command: Command) -> None:
         if type(command) is AckEvent:
             self._attachment.journal.ack(command.server_event_seq)

@@ -270,8 +270,35 @@ async def test_a_session_is_held_again_if_who_came_for_it_leaves(moment, broken)
         else:
             await socket.cut()
             resumption.hold(attachment)
+        held, _ = await resumption.resume("sess_1", socket.token, 0)  # which is good again
+        resumption.hold(held)
         await resumption.close()
         assert not runtime.sessions
+
+
+async def test_a_socket_that_nothing_came_from_may_have_missed_everything():
+    async with running() as runtime:
+        resumption = Resumption(runtime.clock, grace_s=30)
+        attachment = attach(runtime, resumption)
+        first, second = Socket(), Socket()
+        first.attach(resumption, attachment)
+        await first.cut()
+        resumption.hold(attachment)
+        for _ in range(8):  # more than is kept for a client that shows to be there
+            await attachment.session.handle(append(noise(10)))
+            await settled(attachment.session)
+        _, missed = await resumption.resume("sess_1", first.token, 0)
+        second.attach(resumption, attachment, missed)
+        for _ in range(2):
+            await attachment.session.handle(append(noise(10)))
+            await settled(attachment.session)
+        await second.cut()
+        resumption.hold(attachment)
+        _, again = await resumption.resume("sess_1", first.token, 0)
+        assert again[: len(missed)] == missed
+        assert len(again) >= len(missed) + 20
+        resumption.hold(attachment)
+        await resumption.close()
 
 
 async def test_a_gap_ends_the_session():

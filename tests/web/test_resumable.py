@@ -152,7 +152,27 @@ async def test_a_token_is_used_once_and_the_older_socket_is_told(start_server):
         assert resumed["resume_token"] == caller.token != first_token
         assert json.loads((await first_socket.receive()).data)["type"] == "session.replaced"
         assert (await first_socket.receive()).type is aiohttp.WSMsgType.CLOSE
+        await caller.send("session.heartbeat")
+        await caller.until("session.heartbeat_ack")
         refusal = await caller.resume(token=first_token)
+        assert refusal["error"]["code"] == "invalid_resume_token"
+
+
+async def test_a_socket_lost_before_its_token_arrives_costs_no_session(start_server):
+    async with start_server(resume_grace_s=30) as server, client(server) as caller:
+        await caller.begin()
+        token, seqs = caller.token, list(caller.seqs)
+        for generation in range(2, 5):
+            resumed = await caller.resume(token=token)
+            assert resumed["attachment_generation"] == generation
+            latest = caller.token
+            caller.cut()
+            caller.seqs = list(seqs)  # nothing of it has arrived
+        resumed = await caller.resume(token=latest)  # nor does the last one do harm
+        assert resumed["attachment_generation"] == 5
+        refusal = await caller.resume(token=token)
+        assert refusal["error"]["code"] == "invalid_resume_token"
+        refusal = await caller.resume(token=resumed["resume_token"][:-1] + "~")
         assert refusal["error"]["code"] == "invalid_resume_token"
 
 
