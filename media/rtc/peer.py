@@ -78,7 +78,6 @@ class Peer:
         self._settings = settings
         self._clock = clock
         self._heard = clock.now()
-        self._packets = 0
         self._refused = 0
         self._datagram = asyncio.Event()
         self._mailbox = Mailbox()
@@ -241,11 +240,11 @@ class Peer:
         be late.
         """
         for _ in range(MAX_UNREAD_PACKETS):
-            packets = self._packets
+            packets = self._input.stats().packets
             # A round of the loop runs what was ready before, and reads one packet or more.
             await asyncio.sleep(0)
             await asyncio.sleep(0)
-            if packets == self._packets:
+            if packets == self._input.stats().packets:
                 return
 
     async def _send(self, audio: RTCRtpTransceiver) -> None:
@@ -256,7 +255,6 @@ class Peer:
             sender.send(bytes(packet), packet.pts or 0)
 
     def _on_packet(self, packet: aiortc_internals.Packet) -> None:
-        self._packets += 1
         try:
             self._give(
                 self._input.push(
