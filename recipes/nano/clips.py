@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 SAMPLE_RATE = 24_000
 GAP = 480
 FILE_SECONDS = 480
+NATURAL = ("kokoro", "flite")  # engines that sound most like people
 Samples = NDArray[np.int16]
 
 
@@ -116,10 +117,10 @@ class Clips:
     groups: dict[tuple[Any, ...], list[int]] = field(default_factory=dict)
 
     @classmethod
-    def load(cls, folder: Path, noise_seed: int = 0, natural_weight: int = 2) -> "Clips":
+    def load(cls, folder: Path, noise_seed: int = 0) -> "Clips":
         """Read a folder of packed parts, and of recordings as they are (npz).
 
-        Kokoro's clips, the most natural, are drawn more often.
+        What there is little of is drawn twice as often: natural voices, and negative differences.
         """
         meta = [m for p in sorted(folder.glob("*.json")) for m in json.loads(p.read_text())]
         files = sorted({m["file"] for m in meta})
@@ -146,7 +147,9 @@ class Clips:
                 case "noise":
                     groups["noise",].append(i)
                 case engine:
-                    times = natural_weight if engine == "kokoro" else 1
+                    times = 2 if engine in NATURAL else 1
+                    if m["intent"] == "minus" and m["a"] < m["b"]:
+                        times *= 2
                     groups["user", m["intent"]] += [i] * times
                     groups["user",] += [i] * times
         return cls(np.concatenate(parts), start, length, meta, dict(groups))

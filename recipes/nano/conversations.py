@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader, IterableDataset
 
 from recipes.nano.clips import SAMPLE_RATE, Clips
 from recipes.nano.codec import HOP, Codec
-from recipes.nano.dialogue import SILENCE_FRAMES, VOICE_MOST, Batch, Planner, plan_batch
+from recipes.nano.dialogue import VOICE_MOST, Batch, Planner, plan_batch
 from recipes.nano.mixing import ClipBank, augment
 from recipes.nano.tokenizer import PAD, TextTokenizer
 
@@ -41,7 +41,7 @@ class PromptCodes:
 
 @dataclass
 class Tokens:
-    """Rows of frames: text [n, t], agent and user [n, 8, t], labels [n, t, 3], speech [n, t].
+    """Rows of frames: text [n, t], agent and user [n, 8, t], labels [n, t, 4], speech [n, t].
 
     `prompt` [n] is how many frames at the start belong to the prompt.
     """
@@ -103,30 +103,31 @@ class Renderer:
         )
         loud = agent.view(rows, planned, HOP).abs().amax(-1) > 1e-3
         near = F.max_pool1d(loud.float()[:, None], 7, 1, 3)[:, 0] > 0
-        prompts = torch.full((rows, frames), PAD)
-        for row, words in enumerate(batch.prompts):
-            at = int(batch.voice_frames[row]) + SILENCE_FRAMES
-            prompts[row, at : at + len(words)] = torch.tensor(words, dtype=torch.long)
-        out = Tokens(
-            prompts.to(device, non_blocking=True),
-            self._silence[None, :, None].repeat(rows, 1, frames),
-            self._user[None, :, None].repeat(rows, 1, frames),
-            torch.full((rows, frames, 3), -1, device=device),
-            torch.zeros(rows, frames, dtype=torch.bool, device=device),
-            batch.prompt_frames.to(device, non_blocking=True),
-        )
-        text = batch.text.to(device, non_blocking=True)
-        labels = batch.labels.to(device, non_blocking=True)
-        for row in range(rows):
-            v, p = int(batch.voice_frames[row]), int(batch.prompt_frames[row])
-            out.agent[row, :, :v] = voice_codes[row, :, :v]
-            n = min(planned, frames - p)
-            out.text[row, p : p + n] = text[row, :n]
-            out.agent[row, :, p : p + n] = agent_codes[row, :, :n]
-            out.user[row, :, p : p + n] = user_codes[row, :, :n]
-            out.labels[row, p : p + n] = labels[row, :n]
-            out.speech[row, p : p + n] = near[row, :n]
-        return out
+        text, labels, prompts, prompt, voiced = (
+            x.to(device, non_blocking=True)
+            for x in (
+                batch.text, batch.labels, batch.prompts, batch.prompt_frames, batch.voice_frames
+            )
+        )  # fmt: skip
+        column = torch.arange(frames, device=device)[None]
+        source = column - prompt[:, None]
+        said = (source >= 0) & (source < planned)
+        source = source.clamp(0, planned - 1)
+        heard, silence = source[:, None].expand(-1, 8, -1), self._silence[None, :, None]
+        spoken = F.pad(voice_codes, (0, max(0, frames - VOICE_MOST)))[..., :frames]
+        before = torch.where((column < voiced[:, None])[:, None], spoken, silence)
+        forced = F.pad(prompts, (0, max(0, frames - prompts.shape[1])), value=PAD)[:, :frames]
+        return Tokens(
+            torch.where(said, text.gather(1, source), forced),
+            torch.where(said[:, None], agent_codes.gather(2, heard), before),
+            torch.where(said[:, None], user_codes.gather(2, heard), self._user[None, :, None]),
+            torch.where(
+                said[..., None],
+                labels.long().gather(1, source[..., None].expand(-1, -1, labels.shape[2])), -1,
+            ),
+            near.gather(1, source) & said,
+            prompt,
+        )  # fmt: skip
 
 
 class Pool:
@@ -141,7 +142,7 @@ class Pool:
     def _pack(t: Tokens) -> list[Tensor]:
         small = torch.int16
         return [
-            t.text.to(small), t.agent.to(small), t.user.to(small), t.labels.to(torch.int8),
+            t.text.to(small), t.agent.to(small), t.user.to(small), t.labels.to(small),
             t.speech, t.prompt.to(small),
         ]  # fmt: skip
 

@@ -6,9 +6,12 @@ same moment; the server plays the agent's frame one frame later.
 
 import random
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from recipes.nano import domain
@@ -20,31 +23,42 @@ FRAME_S = 0.08
 FRAME = 1920
 SILENCE_FRAMES = 6
 VOICE_LEAST, VOICE_MOST = 20, 34
+PROMPT_MOST = 100
 NAMELESS_SHARE, BARE_SHARE = 0.33, 0.03
 STOP_SHARE = 0.4
 LABEL_S = 0.24
+HEARD_AFTER_S = 0.16  # from a word's likely end to when it should have been recognised
 REPLY_AFTER_S = (0.32, 0.42)
 CUT_AFTER_S = (0.13, 0.17)
 Placement = tuple[int, int, float, float, float]
 
 _TURNS = {
-    "plus": 18, "minus": 16, "count": 15, "countdown": 8, "repeat": 8, "greet": 8, "name": 9,
-    "days": 4, "thanks": 3, "bye": 3, "other": 12, "back": 6, "noise": 5, "stop": 3,
+    "plus": 18, "minus": 16, "count": 16, "countdown": 7, "repeat": 10, "greet": 11, "name": 7,
+    "days": 4, "thanks": 5, "bye": 5, "other": 12, "back": 6, "noise": 5, "stop": 3,
 }  # fmt: skip
 _LONG = ("count", "countdown", "days")
+WORDS = {word: i for i, word in enumerate(domain.request_words())}
 
 
 @dataclass
 class Dialogue:
-    """One planned conversation of `frames` frames (labels: intent, first and second number)."""
+    """One planned conversation of `frames` frames.
+
+    `labels` [frames, 4] say what was asked (intent, first and second number) and which word was
+    heard last; -1 where nothing is to be guessed.
+    """
 
     frames: int
     voice: int
     name: str
     user: list[Placement] = field(default_factory=list)
     agent: list[Placement] = field(default_factory=list)
-    text: list[int] = field(default_factory=list)
-    labels: list[tuple[int, int, int]] = field(default_factory=list)
+    text: list[int] = field(init=False)
+    labels: NDArray[np.int16] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.text = [PAD] * self.frames
+        self.labels = np.full((self.frames, 4), -1, np.int16)
 
 
 @dataclass(frozen=True)
@@ -62,6 +76,11 @@ def _label_of(meta: dict[str, Any]) -> tuple[int, int, int]:
     return domain.INTENTS.index(meta["intent"]), a, b
 
 
+def _frames(start: float, end: float) -> slice:
+    """The frames after the one of `start` up to that of `end` (seconds)."""
+    return slice(int(start / FRAME_S) + 1, int(end / FRAME_S) + 1)
+
+
 class Planner:
     """Draws conversations from the recorded clips."""
 
@@ -75,20 +94,24 @@ class Planner:
         """Place a user clip; returns what it is and when it ends (seconds)."""
         group = ("noise",) if intent == "noise" else ("user", intent)
         clip = rng.choice(self.clips.groups[group])
-        rate = rng.uniform(0.85, 1.17)
+        rate = rng.uniform(0.82, 1.2)
         end = at + self.clips.length[clip] / rate / SAMPLE_RATE - 0.02
         d.user.append((clip, int(at * SAMPLE_RATE), rate, gain, -1))
         meta = self.clips.meta[clip]
         if intent != "noise":
             self._label(d, _label_of(meta), end, end + LABEL_S)
+            words = meta["text"].split()
+            ends = list(accumulate(len(w) + 1 for w in words))
+            for word, share in zip(words, ends, strict=True):
+                heard = at + (end - at) * share / ends[-1] + HEARD_AFTER_S
+                # up to the next word's, which overwrites the rest of this
+                d.labels[_frames(heard, end + HEARD_AFTER_S + LABEL_S), 3] = WORDS.get(word, -1)
         return meta, end
 
     @staticmethod
     def _label(d: Dialogue, label: tuple[int, int, int], start: float, end: float) -> None:
         """Ask for what was heard in the frames after `start` up to `end` (seconds)."""
-        first = int(start / FRAME_S) + 1
-        for f in range(first, min(d.frames, max(first, int(end / FRAME_S) + 1))):
-            d.labels[f] = label
+        d.labels[_frames(start, end), :3] = label
 
     def _speak(
         self, d: Dialogue, rng: random.Random, keys: list[tuple[str, str]], at: float, gap: float
@@ -149,8 +172,6 @@ class Planner:
     def plan(self, rng: random.Random, frames: int, name: str) -> Dialogue:
         """One conversation in a random voice."""
         d = Dialogue(frames, rng.randrange(2), name)
-        d.text = [PAD] * frames
-        d.labels = [(-1, -1, -1)] * frames
         intents, weights = list(_TURNS), list(_TURNS.values())
         t = rng.uniform(0.2, 1.8) if rng.random() > 0.03 else frames * FRAME_S
         pending: tuple[dict[str, Any], float] | None = None
@@ -195,14 +216,19 @@ class Planner:
 
 @dataclass
 class Batch:
-    """Planned conversations as tensors; `prompts` are text-prompt tokens, one list a row."""
+    """Planned conversations as tensors: placements (`mixing`), and by frame.
+
+    `text` [rows, frames] and `labels` [rows, frames, 4] are the conversation's, `prompts`
+    [rows, longest] the text of the prompts, of which a row has `prompt_frames`; the first
+    `voice_frames` of them hold a voice.
+    """
 
     user: Tensor
     agent: Tensor
     voice_prompt: Tensor
     text: Tensor
     labels: Tensor
-    prompts: list[list[int]]
+    prompts: Tensor
     prompt_frames: Tensor
     voice_frames: Tensor
 
@@ -217,14 +243,15 @@ def plan_batch(planner: Planner, rng: random.Random, rows: int, frames: int) -> 
     user: list[tuple[float, ...]] = []
     agent: list[tuple[float, ...]] = []
     voice: list[tuple[float, ...]] = []
-    text, labels, prompts, prompt_frames, voice_frames = [], [], [], [], []
+    text, labels, prompt_frames, voice_frames = [], [], [], []
+    prompts = np.full((rows, PROMPT_MOST), PAD)
     for row in range(rows):
         nameless, bare = rng.random() < NAMELESS_SHARE, rng.random() < BARE_SHARE
         name = domain.DEFAULT_NAME if nameless or bare else rng.choice(domain.NAMES)
         d = planner.plan(rng, frames, name)
         words = [] if nameless or bare else tokens.prompt(name, rng)
         length = 0 if bare else rng.randint(VOICE_LEAST, VOICE_MOST)
-        prompts.append(words)
+        prompts[row, length + SILENCE_FRAMES :][: len(words)] = words
         voice_frames.append(length)
         prompt_frames.append(0 if bare else length + 2 * SILENCE_FRAMES + len(words))
         at = 0
@@ -242,5 +269,6 @@ def plan_batch(planner: Planner, rng: random.Random, rows: int, frames: int) -> 
 
     return Batch(
         placements(user), placements(agent), placements(voice), torch.tensor(text),
-        torch.tensor(labels), prompts, torch.tensor(prompt_frames), torch.tensor(voice_frames),
+        torch.from_numpy(np.stack(labels)), torch.from_numpy(prompts),
+        torch.tensor(prompt_frames), torch.tensor(voice_frames),
     )  # fmt: skip

@@ -7,7 +7,7 @@ training uses as labels; the reply is the inner monologue the model learns.
 import random
 from dataclasses import dataclass
 
-from recipes.nano.smalltalk import other_sentence
+from recipes.nano.smalltalk import other_sentence, other_words
 
 UNITS = (
     "zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten",
@@ -86,6 +86,7 @@ _SUM = (
     "tell me {a} {op} {b}", "tell me {a} {op} {b}", "{a} {op} {b}", "please tell me {a} {op} {b}",
     "can you tell me {a} {op} {b}", "how much is {a} {op} {b}",
 )  # fmt: skip
+_COUNT_DOWN = ("down to", "down to", "down from", "backwards from", "backwards to")
 _POLITE = ("", "", "please ", "can you ")
 
 _WEIGHTS = {
@@ -116,7 +117,7 @@ def random_request(rng: random.Random, intent: str | None = None) -> Request:
             return Request(intent, f"{rng.choice(_POLITE)}count {up}{start}to {number(a)}", a)
         case "countdown":
             a = rng.randint(1, MAX_NUMBER)
-            form = rng.choice(("down to", "down to", "down from", "backwards from", "backwards to"))
+            form = rng.choice(_COUNT_DOWN)
             return Request(intent, f"{rng.choice(_POLITE)}count {form} {number(a)}", a)
         case "repeat":
             return Request(intent, rng.choice(_REPEAT).format(a=number(a)), a)
@@ -127,6 +128,15 @@ def random_request(rng: random.Random, intent: str | None = None) -> Request:
         "stop": _STOP, "back": _BACK,
     }  # fmt: skip
     return Request(intent, rng.choice(fixed[intent]))
+
+
+def request_words() -> list[str]:
+    """Every word of a request, in alphabetical order."""
+    forms = (
+        *_GREET, *_NAME, *_DAYS, *_REPEAT, *_THANKS, *_BYE, *_STOP, *_BACK, *_SUM, *_POLITE,
+        *_COUNT_DOWN, *UNITS, *TENS.values(), *other_words(), "count up from to plus minus",
+    )  # fmt: skip
+    return sorted({w for form in forms for w in form.split() if "{" not in w})
 
 
 def sum_reply(intent: str, a: int, b: int) -> str:

@@ -214,6 +214,6 @@ def grid_inputs(text: Tensor, agent: Tensor, user: Tensor, c: LmConfig) -> tuple
     text[:, 0] = c.text_card
     audio = torch.cat([agent, user], 1).clone()
     audio[:, :, 0] = c.card
-    late = torch.tensor([d == 1 for d in DELAYS[1:]], device=audio.device)
-    audio[:, late, 1] = c.card
+    for k, delay in enumerate(DELAYS[1:]):
+        audio[:, k, 1 : 1 + delay] = c.card
     return text, audio

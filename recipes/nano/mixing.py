@@ -105,20 +105,29 @@ def bend_formants(x: Tensor, factor: Tensor) -> Tensor:
     return torch.istft(spectrum * gain, n_fft, hop, window=window, length=x.shape[1])
 
 
+def speech_level(x: Tensor, threshold: float = 0.02) -> Tensor:
+    """Root mean square of what is louder than `threshold`, [rows, 1]; 0.1 in silent rows."""
+    loud = x.abs() > threshold
+    count = loud.sum(1, keepdim=True)
+    power = x.pow(2).mul(loud).sum(1, keepdim=True) / count.clamp(min=1)
+    return torch.where(count > 0, power, 0.01).sqrt()
+
+
 def augment(
     x: Tensor,
     *,
-    reverb: float = 0.4,
+    reverb: float = 0.5,
     noise: float = 0.7,
     tilt: float = 0.5,
     colour: float = 0.5,
-    throats: float = 0.5,
-    noise_db: tuple[float, float] = (-75, -32),
+    throats: float = 0.6,
+    snr_db: tuple[float, float] = (8, 42),
     gain_db: tuple[float, float] = (-20, 3),
 ) -> Tensor:
     """A person and a microphone: formants, tilt, coloration, band limit, room, gain, noise.
 
-    `x` is [rows, samples]; the first numbers are the share of rows that get each.
+    `x` is [rows, samples]; the first numbers are the share of rows that get each. Noise is
+    `snr_db` below the speech.
     """
     rows, samples = x.shape
     device = x.device
@@ -129,7 +138,7 @@ def augment(
     def chance(p: float) -> Tensor:
         return (torch.rand(rows, 1, device=device) < p).float()
 
-    bent = bend_formants(x, uniform(0.84, 1.19))
+    bent = bend_formants(x, uniform(0.8, 1.25))
     x = torch.where(chance(throats) > 0, bent, x)
     tail = 8192
     n = _fft_size(samples + tail)
@@ -148,6 +157,7 @@ def augment(
     room = room / room.pow(2).sum(1, keepdim=True).sqrt() * uniform(0.1, 0.7) * chance(reverb)
     room[:, 0] += 1
     wet = torch.fft.irfft(spectrum * response * torch.fft.rfft(room, n), n)[:, :samples]
-    hiss = coloured_noise(rows, samples, device) * 10 ** (uniform(*noise_db) / 20) * chance(noise)
-    out: Tensor = (wet * 10 ** (uniform(*gain_db) / 20) + hiss).clamp(-1, 1)
+    floor = speech_level(x) * 10 ** (-uniform(*snr_db) / 20) * chance(noise)
+    gain = 10 ** (uniform(*gain_db) / 20)
+    out: Tensor = ((wet + coloured_noise(rows, samples, device) * floor) * gain).clamp(-1, 1)
     return out

@@ -71,3 +71,9 @@ def other_sentence(rng: random.Random) -> str:
         subject, verb, thing = rng.choice(_SUBJECTS), rng.choice(_VERBS), rng.choice(_OBJECTS)
         return f"{subject} {verb} {thing}{rng.choice(_WHEN)}"
     return rng.choice(_ASK).format(rng.choice(_OBJECTS))
+
+
+def other_words() -> set[str]:
+    """Every word of these sentences."""
+    forms = (*SENTENCES, *_SUBJECTS, *_VERBS, *_OBJECTS, *_WHEN, *_ASK)
+    return {w for form in forms for w in form.split() if w != "{}"}

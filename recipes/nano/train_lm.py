@@ -10,7 +10,7 @@ import multiprocessing as mp
 import os
 import random
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +27,7 @@ from recipes.nano import domain
 from recipes.nano.clips import Clips
 from recipes.nano.codec import Codec
 from recipes.nano.conversations import Plans, Pool, PromptCodes, Renderer, Tokens, loader
+from recipes.nano.dialogue import WORDS
 from recipes.nano.lm import LanguageModel, LmConfig, delayed, grid_inputs
 from recipes.nano.mixing import ClipBank
 from recipes.nano.tokenizer import PAD, TextTokenizer
@@ -40,7 +41,7 @@ CHECKPOINTS = (0.5, 0.75, 1.0)  # shares of the time; the last is the end
 AGENT_NOISE, USER_MASK, BOOK_DROP = 0.03, 0.07, 0.3
 DEPTH_SHARE = 0.4
 FRESH_SHARE = 0.4
-LABEL_SIZES = (len(domain.INTENTS), domain.NO_NUMBER + 1, domain.NO_NUMBER + 1)
+LABEL_SIZES = (len(domain.INTENTS), domain.NO_NUMBER + 1, domain.NO_NUMBER + 1, len(WORDS))
 
 
 @dataclass(frozen=True)
@@ -74,6 +75,33 @@ class Losses:
         return self.text + (2 * self.codes[0] + self.codes[1:].sum()) / 9 + 0.3 * self.labels
 
 
+class CapturedStep:
+    """A training step as one CUDA graph: launching its kernels one by one takes longer than they.
+
+    `descend` reads what changes between steps from tensors, and is run a few times on the first
+    tokens before it is captured. All later tokens must have their shapes.
+    """
+
+    def __init__(self, descend: Callable[[Tokens], Losses], first: Tokens) -> None:
+        self._tokens = Tokens(*(x.clone() for x in vars(first).values()))
+        side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            for _ in range(3):
+                descend(self._tokens)
+        torch.cuda.current_stream().wait_stream(side)
+        self._graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(self._graph, capture_error_mode="thread_local"):
+            self._losses = descend(self._tokens)
+
+    def __call__(self, tokens: Tokens) -> Losses:
+        """Valid until the next step."""
+        for mine, given in zip(vars(self._tokens).values(), vars(tokens).values(), strict=True):
+            mine.copy_(given)
+        self._graph.replay()
+        return self._losses
+
+
 class LmTrainer:
     """The model with its training-only label head, and its optimiser."""
 
@@ -83,13 +111,16 @@ class LmTrainer:
         self.label_head = nn.Linear(config.dim, sum(LABEL_SIZES)).to(device)
         weights = [*self.model.parameters(), *self.label_head.parameters()]
         self._weights = weights
+        # tensors, since a captured step reads them anew
+        self._rate, self._even = torch.tensor(RATE, device=device), torch.zeros((), device=device)
         decay = [p for p in weights if p.dim() == 2]
         rest = [p for p in weights if p.dim() != 2]
         self._optimiser = torch.optim.AdamW(
             [{"params": decay, "weight_decay": 0.05}, {"params": rest, "weight_decay": 0.0}],
-            RATE, betas=(0.9, 0.95), fused=device == "cuda",
+            self._rate, betas=(0.9, 0.95), fused=device == "cuda", capturable=device == "cuda",
         )  # fmt: skip
         self.steps = 0
+        self._captured: dict[torch.Size, CapturedStep] = {}
 
     def load(self, folder: Path) -> None:
         """Go on from saved weights; a label head that was not saved starts afresh."""
@@ -113,7 +144,7 @@ class LmTrainer:
         book = torch.arange(8, device=user.device)[None, :, None]
         return agent, user.masked_fill(drop & (book >= keep), card)
 
-    def losses(self, t: Tokens, progress: float) -> Losses:
+    def losses(self, t: Tokens) -> Losses:
         c = self.config
         agent, user = delayed(t.agent, 1, c.card), delayed(t.user, 1, c.card)
         text_in, audio_in = grid_inputs(t.text, *self._roughen(agent, user), c)
@@ -124,8 +155,7 @@ class LmTrainer:
         on_time, one_late = column >= prompt, column - 1 >= prompt
 
         logits = self.model.text_linear(h).float()
-        even = min(1.0, max(0.0, (progress - EVEN_FROM) / (EVEN_AT - EVEN_FROM)))
-        pad, word = (w + (1 - w) * even for w in (PAD_WEIGHT, WORD_WEIGHT))
+        pad, word = (w + (1 - w) * self._even for w in (PAD_WEIGHT, WORD_WEIGHT))
         weight = torch.where(target == PAD, pad, word) * on_time
         text = F.cross_entropy(logits.flatten(0, 1), target.flatten(), reduction="none")
         text = (text * weight.flatten()).sum() / weight.sum()
@@ -161,19 +191,28 @@ class LmTrainer:
             (right & silent).sum() / silent.sum().clamp(min=1), hits,
         )  # fmt: skip
 
-    def step(self, tokens: Tokens, progress: float) -> Losses:
-        rate = RATE * min(1, self.steps / WARMUP + 0.01)
-        rate = rate * (0.5 + 0.5 * math.cos(math.pi * min(1, progress))) + 2e-6
-        for group in self._optimiser.param_groups:
-            group["lr"] = rate
+    def _descend(self, tokens: Tokens) -> Losses:
         with self._autocast():
-            losses = self.losses(tokens, progress)
+            losses = self.losses(tokens)
         self._optimiser.zero_grad(set_to_none=True)
         torch.autograd.backward(losses.total)
         nn.utils.clip_grad_norm_(self._weights, 1.0)
         self._optimiser.step()
-        self.steps += 1
         return losses
+
+    def step(self, tokens: Tokens, progress: float) -> Losses:
+        """Train on one batch at `progress` (0..1); on a GPU, losses are valid until the next."""
+        rate = RATE * min(1, self.steps / WARMUP + 0.01)
+        rate = rate * (0.5 + 0.5 * math.cos(math.pi * min(1, progress))) + 2e-6
+        self._rate.fill_(rate)
+        self._even.fill_(min(1.0, max(0.0, (progress - EVEN_FROM) / (EVEN_AT - EVEN_FROM))))
+        self.steps += 1
+        if self.device != "cuda":
+            return self._descend(tokens)
+        shape = tokens.text.shape
+        if shape not in self._captured:
+            self._captured[shape] = CapturedStep(self._descend, tokens)
+        return self._captured[shape](tokens)
 
 
 class Balance:

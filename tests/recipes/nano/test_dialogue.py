@@ -5,10 +5,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from recipes.nano import domain
 from recipes.nano.clips import SAMPLE_RATE, Clips
-from recipes.nano.dialogue import Planner
+from recipes.nano.codec import HOP, Codec
+from recipes.nano.conversations import PromptCodes, Renderer
+from recipes.nano.dialogue import SILENCE_FRAMES, WORDS, Planner, plan_batch
+from recipes.nano.mixing import ClipBank
 from recipes.nano.synthesise import Recorder, replies
 from recipes.nano.tokenizer import PAD, TextTokenizer
 
@@ -58,9 +62,47 @@ def test_each_word_of_a_reply_is_labelled_with_the_request_it_answers(planner: P
     words = {planner.tokens.word(w): w for s in domain.reply_sentences() for w in s.split()}
     for _ in range(150):
         dialogue = planner.plan(rng, 220, "ada")
-        for token, (label, _, _) in zip(dialogue.text, dialogue.labels, strict=True):
+        for token, (label, *_) in zip(dialogue.text, dialogue.labels, strict=True):
             if token != PAD:
                 intent = domain.INTENTS[label] if label >= 0 else "no label"
                 assert words[token] in words_of(intent), (words[token], intent)
                 seen.add(intent)
     assert seen == {*domain.INTENTS} - {"none", "stop", "back"}
+
+
+def test_the_words_of_a_request_are_labelled_in_their_order(planner: Planner) -> None:
+    rng = random.Random(2)
+    names = list(WORDS)
+    for _ in range(50):
+        dialogue = planner.plan(rng, 220, "ada")
+        said = [
+            word for clip, *_ in dialogue.user for word in planner.clips.meta[clip]["text"].split()
+        ]
+        heard = [names[w] for w in dialogue.labels[:, 3] if w >= 0]
+        after = iter(said)
+        runs = [w for w, before in zip(heard, [None, *heard], strict=False) if w != before]
+        assert all(word in after for word in runs), (said, runs)
+        assert set(runs) >= set(said[:1])
+
+
+def test_a_rendered_row_is_its_prompt_and_then_the_conversation(planner: Planner) -> None:
+    torch.manual_seed(0)
+    codec, frames = Codec().eval(), 75
+    codes = PromptCodes(torch.arange(8), torch.arange(8) + 8)
+    batch = plan_batch(planner, random.Random(3), 2, 40)
+    bank = ClipBank(planner.clips, "cpu")
+    tokens = Renderer(bank, codec, codes)(batch, frames)
+    agent = codec.encode(bank.place(batch.agent, 2, 40 * HOP)[:, None])
+    for row in range(2):
+        voice, p = int(batch.voice_frames[row]), int(batch.prompt_frames[row])
+        n = min(40, frames - p)
+        own = batch.prompts[row, voice + SILENCE_FRAMES : p - SILENCE_FRAMES]
+        assert tokens.text[row, :p].tolist() == [
+            *[PAD] * (voice + SILENCE_FRAMES), *own.tolist(), *[PAD] * SILENCE_FRAMES,
+        ]  # fmt: skip
+        assert torch.equal(tokens.text[row, p : p + n], batch.text[row, :n])
+        assert (tokens.agent[row, :, voice:p] == codes.silence[:, None]).all()
+        assert torch.equal(tokens.agent[row, :, p : p + n], agent[row, :, :n])
+        assert (tokens.user[row, :, :p] == codes.user[:, None]).all()
+        assert (tokens.labels[row, :p] == -1).all()
+        assert torch.equal(tokens.labels[row, p : p + n], batch.labels[row, :n].long())

@@ -18,7 +18,7 @@ def conversations(rows: int, frames: int) -> Tokens:
 
     return Tokens(
         draw(40, rows, frames), draw(32, rows, 8, frames), draw(32, rows, 8, frames),
-        draw(10, rows, frames, 3), draw(2, rows, frames) > 0, draw(5, rows),
+        draw(10, rows, frames, 4), draw(2, rows, frames) > 0, draw(5, rows),
     )  # fmt: skip
 
 
