@@ -3,7 +3,7 @@
 import triton
 import triton.language as tl
 
-from engine.cuda.kernels.common import begin, to_fp8
+from engine.cuda.kernels.common import begin, half, to_fp8
 
 
 @triton.jit
@@ -73,12 +73,13 @@ def attend(
         )
         inner = t[:, None] * HEAD + d[None, :]
         if FP8:
-            # Tensor cores, for their operands need the least conversion; row 0 is the query.
-            only = (tl.arange(0, 16) == 0)[:, None]
-            queries = tl.where(only, q[None, :], 0.0).to(tl.float16)
-            most = tl.full((16,), -1.0e30, tl.float32)
-            total = tl.zeros((16,), tl.float32)
-            heard = tl.zeros((16, HEAD), tl.float32)
+            # Tensor cores, for their operands need the least conversion. Of the eight columns
+            # that they take at least, the first is the query; the others are zero.
+            only = (tl.arange(0, 8) == 0)[None, :]
+            queries = tl.where(only, q[:, None], 0.0).to(tl.float16)
+            top = -1.0e30
+            total = tl.zeros((TILE,), tl.float32)
+            heard = tl.zeros((HEAD, 8), tl.float32)
         else:
             most = tl.full((TILE,), -1.0e30, tl.float32)
             total = tl.zeros((TILE,), tl.float32)
@@ -94,13 +95,15 @@ def attend(
             k = tl.load(keys + inner)
             v = tl.load(keys + value_offset + inner)
             if FP8:
-                score = tl.dot(queries, tl.trans(k.to(tl.float16)))
-                score = tl.where(visible[None, :], score, -1.0e30)
-                new = tl.maximum(most, tl.max(score, 1))
-                p = tl.where(visible[None, :], tl.exp2(score - new[:, None]), 0.0)
-                fade = tl.exp2(most - new)
-                total = total * fade + tl.sum(p, 1)
-                heard = tl.dot(p.to(tl.float16), v.to(tl.float16), heard * fade[:, None])
+                score = tl.sum(tl.dot(k.to(tl.float16), queries), 1)
+                score = tl.where(visible, score, -1.0e30)
+                new = tl.maximum(top, tl.max(score, 0))
+                p = tl.where(visible, tl.exp2(score - new), 0.0)
+                fade = tl.exp2(top - new)
+                total = total * fade + p
+                weights = tl.where(only, p[:, None], 0.0).to(tl.float16)
+                heard = tl.dot(tl.trans(half(v)), weights, heard * fade)
+                top = new
             else:
                 score = tl.sum(k.to(tl.float32) * q[None, :], 1)
                 score = tl.where(visible, score, -1.0e30)
@@ -109,12 +112,10 @@ def attend(
                 fade = tl.exp2(most - new)
                 total = total * fade + p
                 heard = heard * fade[:, None] + p[:, None] * v.to(tl.float32)
-            most = new
+                most = new
         if FP8:
-            first = tl.arange(0, 16) == 0
-            top = tl.max(tl.where(first, most, -1.0e30), 0)
-            whole = tl.sum(tl.where(first, total, 0.0), 0)
-            sound = tl.sum(tl.where(only, heard, 0.0), 0)
+            whole = tl.sum(total, 0)
+            sound = tl.sum(heard, 1)
         else:
             top = tl.max(most, 0)
             factor = tl.exp2(most - top)

@@ -19,6 +19,10 @@ if INTERPRETED:
     def prefetch(addresses):
         pass
 
+    @triton.jit
+    def half(value):
+        return value.to(tl.float16)
+
 else:
     from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait  # type: ignore[no-redef]
 
@@ -32,6 +36,27 @@ else:
             dtype=tl.int32,
             is_pure=False,
             pack=1,
+        )
+
+    @triton.jit
+    def half(value):
+        """e4m3 to float16, where the value is loaded.
+
+        The compiler would rather convert what it reads back from shared memory, and read that byte
+        by byte if a matrix has to be turned.
+        """
+        return tl.inline_asm_elementwise(
+            """{
+                .reg .b16 low, high;
+                mov.b32 {low, high}, $2;
+                cvt.rn.f16x2.e4m3x2 $0, low;
+                cvt.rn.f16x2.e4m3x2 $1, high;
+            }""",
+            "=r,=r,r",
+            [value],
+            dtype=tl.float16,
+            is_pure=False,
+            pack=4,
         )
 
 

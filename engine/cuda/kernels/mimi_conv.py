@@ -113,7 +113,7 @@ def convolve(
     elif PDL:
         LINE: tl.constexpr = 1024 // weight.dtype.element_ty.primitive_bitwidth
         for start in tl.static_range(0, WINDOW, TILE_K):
-            line = tl.arange(0, TILE_K // LINE) * LINE
+            line = tl.arange(0, (TILE_K + LINE - 1) // LINE) * LINE
             prefetch(weight + n[:, None] * WINDOW + start + line[None, :])
     number = step[:, None] * WIDTH + n[None, :]
     target = (out + row * (KEPT + LENGTH))[:, None]

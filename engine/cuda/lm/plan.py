@@ -77,10 +77,10 @@ _FEW: Final = Tiles(
     depth_in=Tile(32, 128, 4, 6),
     **_DEPTH,
     attention=AttentionTile(32, 2, 4),
-    attention_fp8=AttentionTile(32, 2, 8),
+    attention_fp8=AttentionTile(64, 2, 8),
 )
 _ONE: Final = _FEW._replace(
-    attention=AttentionTile(32, 2, 2), attention_fp8=AttentionTile(64, 4, 4)
+    attention=AttentionTile(32, 2, 2), attention_fp8=AttentionTile(64, 2, 2)
 )
 _MANY: Final = Tiles(
     rows=64,
@@ -92,7 +92,7 @@ _MANY: Final = Tiles(
     depth_in=Tile(64, 64, 4, 5),
     **_DEPTH,
     attention=AttentionTile(16, 4, 4),
-    attention_fp8=AttentionTile(64, 2, 8),
+    attention_fp8=AttentionTile(32, 1, 8),
 )
 _FIXED: Final = _MANY._replace(
     qkv=Tile(64, 64, 4, 5),
