@@ -1,10 +1,11 @@
 """The `moshi` package's own step, for comparison: `python -m recipes.bench.gpu.reference 64`.
 
-Random weights of the sizes in its loaders, in bfloat16, its own CUDA graphs and compiled
-functions, its default sampling; as its server does it: sound to the device, Mimi's encoder, a step
-of the language model, Mimi's decoder, sound back. Its rings are filled and its counters put past
-their end, since that is what a call of four minutes comes to. The package with these weights makes
-8 codes a frame; the 16 steps of PersonaPlex's checkpoint are no faster.
+Random weights of the sizes in its loaders, in bfloat16, its own CUDA graphs, its functions
+compiled (or not, with NO_TORCH_COMPILE=1), its default sampling; as its server does it: sound to
+the device, Mimi's encoder, a step of the language model, Mimi's decoder, sound back. Its rings are
+filled and its counters put past their end, since that is what a call of four minutes comes to. The
+package with these weights makes 8 codes a frame; the 16 steps of PersonaPlex's checkpoint are no
+faster.
 
 A batch size is a process of its own: an H200 has room for one of 64 sessions and nothing beside.
 Prints one line of JSON, the figures. About 40 s.
@@ -135,37 +136,44 @@ def _age(lm: Any, generator: Any, mimi: Any, context: int) -> None:
 
 
 def compare(cases: list[Case], device: torch.device, seconds: float, tiny: bool) -> list[Measured]:
-    """The step of each case's sessions; the package has one type of keys, values and weights."""
+    """The step of each case's sessions, with the package's functions compiled and as written.
+
+    The package has one type of keys, values and weights. Where its functions can't be compiled,
+    that is told, and the other figure is all there is.
+    """
     found: list[Measured] = []
     for case in cases:
-        figures = in_process(case.sessions, device.type, seconds, tiny)
-        print(f"  {case.sessions}: {figures}", flush=True)
-        found.append(Measured("reference", Case(case.sessions), figures))
+        for compiled in (True, False):
+            try:
+                figures = in_process(case.sessions, device.type, seconds, tiny, compiled=compiled)
+            except RuntimeError as error:
+                if not compiled:
+                    raise
+                print(f"  {case.sessions}, compiled: {error}", flush=True)
+                continue
+            print(f"  {case.sessions}: {figures}", flush=True)
+            found.append(Measured("reference", Case(case.sessions), figures))
     return found
 
 
-def in_process(sessions: int, device: str, seconds: float, tiny: bool) -> Figures:
-    """`measure` in a process of its own. Raises RuntimeError with the end of what it said.
-
-    Where its compiled functions can't be made, they run as they are written, and the figures say
-    so.
-    """
+def in_process(
+    sessions: int, device: str, seconds: float, tiny: bool, *, compiled: bool
+) -> Figures:
+    """`measure` in a process of its own. Raises RuntimeError with the end of what it said."""
     command = [sys.executable, "-m", "recipes.bench.gpu.reference", str(sessions)]
     command += ["--device", device, "--seconds", str(seconds)] + ["--tiny"] * tiny
-    for environ in ({}, {"NO_TORCH_COMPILE": "1"}):
-        done = subprocess.run(
-            command,
-            capture_output=True,
-            text=True,
-            env=os.environ | environ,
-            timeout=180 + 4 * seconds,
-            check=False,
-        )
-        if done.returncode == 0:
-            figures: Figures = json.loads(done.stdout.splitlines()[-1])
-            compiled = "NO_TORCH_COMPILE" not in os.environ | environ
-            return figures | {"compiled": "yes" if compiled else "no"}
-    raise RuntimeError(f"the reference failed:\n{done.stderr[-3000:]}")
+    done = subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        env=os.environ | ({} if compiled else {"NO_TORCH_COMPILE": "1"}),
+        timeout=180 + 4 * seconds,
+        check=False,
+    )
+    if done.returncode != 0:
+        raise RuntimeError(f"the reference failed:\n{done.stderr[-3000:]}")
+    figures: Figures = json.loads(done.stdout.splitlines()[-1])
+    return figures | {"compiled": "yes" if compiled else "no"}
 
 
 def main() -> None:
