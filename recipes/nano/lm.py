@@ -62,8 +62,7 @@ class RmsNorm(nn.Module):
         self.alpha = nn.Parameter(torch.ones(1, 1, dim))
 
     def forward(self, x: Tensor) -> Tensor:
-        y = x.float()
-        y = y * (self.alpha * torch.rsqrt(y.pow(2).mean(-1, keepdim=True) + 1e-8))
+        y = F.rms_norm(x.float(), x.shape[-1:], self.alpha.flatten(), 1e-8)
         return y.to(x.dtype)
 
 

@@ -40,7 +40,7 @@ from recipes.nano.weights import load_parts, save_parts
 console = Console(width=160)
 WINDOW = 28 * HOP
 Shares = tuple[float, float]  # of the windows: agent, people; the rest is noise
-SHARES: Shares = (0.4, 0.52)
+SHARES: Shares = (0.32, 0.6)
 USER_WEIGHT = 0.3  # of people in the mel loss: what matters of them is what they say
 CRITIC_WINDOW, CRITIC_ROWS = 8 * HOP, 16
 SKIPS = (0, 0, 2, 5)  # frames into the stream at which the decoder starts afresh
@@ -70,9 +70,11 @@ def plan_windows(
             clip = rng.choice(pool)
             rate = rng.uniform(0.86, 1.16) if kind else 1.0
             length = int(clips.length[clip] / rate)
-            if at + length > WINDOW and attempt == 0:
-                at = int(rng.uniform(-0.3, 0.1) * SAMPLE_RATE)
-            elif at + length > WINDOW:
+            room = WINDOW - length
+            if at > room and attempt == 0:
+                # whole if it fits, since only then it is known what is said
+                at = int(rng.uniform(0, room) if room > 0 else rng.uniform(room, 0))
+            elif at > room:
                 continue
             whole = at >= 0 and at + length <= WINDOW
             placements.append((row, clip, at, rate, 1.0, -1))
@@ -175,7 +177,7 @@ class CodecTrainer:
         mel = self.mel(target, y, weight.index_fill(0, agent, 1.0))
         envelope = self.envelope(target[agent], y[agent])
         heard, heard_total = character_loss(semantic, texts), character_loss(total, texts)
-        loss = 15 * mel + 2 * envelope + heard + 0.5 * heard_total
+        loss = 15 * mel + 2 * envelope + 2 * heard + heard_total
         if not bypass:
             loss = loss + 0.3 * q.commitment
         self._optimiser.step(loss, progress, 2.0)
