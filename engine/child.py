@@ -86,9 +86,7 @@ class _Child(ChannelLink):
                 stack.callback(theirs.close)
                 await child.connect(ours)
                 try:
-                    child._process = await _spawn(
-                        config, theirs.fileno(), (*memory, gate.memory), listener
-                    )
+                    child._process = await _spawn(config, theirs.fileno(), memory, gate, listener)
                     theirs.close()
                     await child.until_loaded(memory)
                 except BaseException:
@@ -119,16 +117,18 @@ class _Child(ChannelLink):
 async def _spawn(
     config: EngineConfig,
     channel: int,
-    memory: tuple[int, int, int],
+    memory: tuple[int, int],
+    gate: Gate,
     listener: socket.socket | None,
 ) -> asyncio.subprocess.Process:
     # Our own package, and never one of that name in the current directory (-P).
     paths = [str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")]
     environ = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, paths))}
-    passed = [channel, *memory]
+    passed = [channel, *memory, gate.memory]
     if listener is not None:
         passed.append(listener.fileno())
-    arguments = [*map(str, (*passed, -1)[:5]), msgspec.json.encode(config).decode()]
+    numbers = (*(*passed, -1)[:5], gate.engine)
+    arguments = [*map(str, numbers), msgspec.json.encode(config).decode()]
     return await asyncio.create_subprocess_exec(
         *(sys.executable, "-P", "-X", "faulthandler", "-m", "engine.worker", *arguments),
         stdin=asyncio.subprocess.DEVNULL,

@@ -31,6 +31,7 @@ from engine.api import (
 from engine.attached import AttachedEngine
 from engine.child import ChildEngine
 from engine.devices import check_device
+from engine.gate import Gate
 from engine.stages.values import ChatRequest
 from engine.stream import read
 from engine.supervisor import Place, SupervisedEngine
@@ -51,8 +52,9 @@ class Fleet:
     def __init__(self, builders: Mapping[str, Callable[[Place], SupervisedEngine]]) -> None:
         """`builders`: at least one, by the name of the device."""
         self._changed = asyncio.Event()
+        self._gate = Gate()
         self._engines = [
-            build(Place(self._changed, name, index, len(builders)))
+            build(Place(self._changed, name, index, len(builders), self._gate))
             for index, (name, build) in enumerate(builders.items())
         ]
 
@@ -90,6 +92,7 @@ class Fleet:
     async def stop(self) -> None:
         """Ends all engines; idempotent, bounded in time. `steps` ends."""
         await asyncio.gather(*(engine.stop() for engine in self._engines))
+        self._gate.close()
 
     async def open(self, params: OpenParams) -> Lease:
         """Takes a slot and prefills it; returns when it is live.

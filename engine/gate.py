@@ -1,4 +1,4 @@
-"""The right of way between processes on one device: closed while frames are ready."""
+"""The right of way between processes on the same devices: closed while frames are ready."""
 
 from __future__ import annotations
 
@@ -7,21 +7,26 @@ import os
 import time
 import weakref
 from pathlib import Path
+from typing import Final
 
 from engine.shm import create_memory
 
 _POLL_S = 2e-4
 _BYTES = mmap.PAGESIZE
+ENGINES: Final = 64
+"""As many close one gate."""
 
 
 class Gate:
-    """One byte in shared memory. An engine closes it while frames wait for their step or are in it;
-    other work on its device waits before it between two steps of its own. One engine, any number
-    of others.
+    """A byte in shared memory for each engine, which closes the gate while frames wait for their
+    step or are in it. Other work on their devices waits before it between two steps of its own.
     """
 
-    def __init__(self, memory: int | None = None) -> None:
-        """`memory`: the descriptor of another's gate, which stays the caller's; None makes one."""
+    def __init__(self, memory: int | None = None, engine: int = 0) -> None:
+        """`memory`: the descriptor of another's gate, which stays the caller's; None makes one.
+        `engine`: which of `ENGINES` this one stands for when it is closed or opened.
+        """
+        self.engine = engine
         self._memory = create_memory() if memory is None else os.dup(memory)
         if memory is None:
             os.ftruncate(self._memory, _BYTES)
@@ -49,13 +54,13 @@ class Gate:
 
     @property
     def closed(self) -> bool:
-        """Whether frames are ready."""
-        return not self._map.closed and self._map[0] != 0
+        """Whether frames are ready at any engine."""
+        return not self._map.closed and any(self._map[:ENGINES])
 
     @closed.setter
     def closed(self, closed: bool) -> None:
         if not self._map.closed:
-            self._map[0] = closed
+            self._map[self.engine] = closed
 
     def wait(self, longest_s: float) -> float:
         """Waits until it is open, but no longer than that. Returns the seconds that it took."""

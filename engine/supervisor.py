@@ -97,6 +97,8 @@ class Place:
     index: int
     count: int
     """A lease's id leaves the remainder `index` when divided by `count`."""
+    gate: Gate | None = None
+    """Closed by all of them."""
 
 
 class SupervisedEngine:
@@ -123,8 +125,8 @@ class SupervisedEngine:
         """Of late, in the mean."""
         self.restarts = 0
         self._changed = place.changed
-        self.gate = Gate()
-        """Closed while frames are ready."""
+        self.gate = Gate(place.gate.memory if place.gate else None, place.index)
+        """Closed while frames are ready here, or at an engine beside."""
         self._stages = StageService(chat, self._tell, self.gate)
         self._launch = launch
         self._backoff = backoff

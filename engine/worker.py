@@ -1,7 +1,8 @@
-"""The process of an engine: `python -m engine.worker SOCKET DOWN UP GATE LISTENER CONFIG`.
+"""The process of an engine: `python -m engine.worker SOCKET DOWN UP GATE LISTENER ENGINE CONFIG`.
 
 The first five are inherited descriptors: the socket to the owner, the memory of the two rings and
-of the gate, and a socket on which more owners may come, or -1; the last is an EngineConfig as JSON.
+of the gate, and a socket on which more owners may come, or -1. ENGINE says which engine this is to
+the gate, CONFIG is an EngineConfig as JSON.
 The process ends when the owner hangs up, whatever the model is doing then. SIGINT and SIGTERM,
 which shells and service managers send to whole groups, are left to the owner, who may want to drain
 first. What there is to say to people goes to stderr.
@@ -69,10 +70,10 @@ def main(arguments: Sequence[str]) -> int:
     channel.set_inheritable(False)
     threading.Thread(target=_end_with_owner, args=(channel,), daemon=True).start()
     memory = (int(arguments[1]), int(arguments[2]))
-    gate = Gate(int(arguments[3]))
+    gate = Gate(int(arguments[3]), int(arguments[5]))
     os.close(int(arguments[3]))
     listener = socket.socket(fileno=int(arguments[4])) if arguments[4] != "-1" else None
-    config = msgspec.json.decode(arguments[5], type=EngineConfig)
+    config = msgspec.json.decode(arguments[6], type=EngineConfig)
     try:
         _run(channel, memory, gate, listener, config)
     except ConnectionError:

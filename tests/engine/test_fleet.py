@@ -1,7 +1,7 @@
 import asyncio
 import os
 import signal
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -21,13 +21,14 @@ from engine.api import (
     NotServed,
     OpenParams,
     Overloaded,
+    Pcm,
 )
 from engine.backoff import Backoff
 from engine.child import ChildEngine
 from engine.echo import EchoModel
 from engine.fleet import Fleet, attached_engine, build_engine, listening_engine, shares
 from engine.inprocess import InProcessEngine
-from engine.model import Room
+from engine.model import Room, StepResult
 from engine.stages.config import PipelineConfig
 from engine.stages.values import TextPiece
 from engine.supervisor import Place
@@ -243,6 +244,21 @@ async def test_chat_is_with_the_first_engine() -> None:
         made = [output async for output in fleet.submit(say("hello you"))]
         assert "".join(o.text for o in made if isinstance(o, TextPiece)) == "hello you"
         assert (await fleet.stats()).stages[0].stage == "reply"
+
+
+async def test_a_frame_at_any_engine_closes_the_gate_of_all() -> None:
+    seen: list[bool] = []
+
+    class Watching(EchoModel):
+        def step(self, rows: Sequence[int], pcm: Pcm) -> StepResult:
+            seen.append(fleet._engines[0].gate.closed)
+            return super().step(rows, pcm)
+
+    async with started(lambda: EchoModel(1), lambda: Watching(1)) as (fleet, reader):
+        leases = [await fleet.open(PARAMS) for _ in range(2)]
+        fleet.feed([frame(leases[1].id, 0)])
+        await reader.outputs(leases[1], 1)
+        assert seen == [True]
 
 
 def test_slots_and_threads_are_shared_out(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -43,6 +43,18 @@ def test_a_wait_is_bounded_and_an_open_gate_costs_none():
     assert not gate.closed
 
 
+def test_it_opens_when_the_last_engine_has_nothing_ready():
+    first = Gate()
+    second = Gate(first.memory, 1)
+    second.closed = True
+    first.closed = True
+    first.closed = False
+    assert first.closed
+    second.closed = False
+    assert not first.closed
+    assert not second.closed
+
+
 class WatchingPort:
     """Gives what it was told to, and notes whether the gate is closed."""
 
