@@ -9,7 +9,7 @@ from typing import Final
 from aiortc import RTCRtpCodecParameters
 from aiortc.sdp import MediaDescription, SessionDescription
 
-from media.rtc import aiortc_internals
+from media.rtc.aiortc_internals import negotiation
 from media.rtc.errors import BadOffer
 
 MAX_OFFER_BYTES: Final = 64 * 1024
@@ -68,7 +68,7 @@ def parse_offer(sdp: str) -> Offer:
     try:
         description = SessionDescription.parse(cleaned)
     except Exception as error:  # the parser asserts, looks up and unpacks: any line may be at fault
-        line = aiortc_internals.line_at_fault(error)
+        line = negotiation.line_at_fault(error)
         raise BadOffer("sdp", f"can't be parsed at {line[:MAX_QUOTED]!r}") from error
     sections = description.media
     if len(sections) > MAX_SECTIONS:
@@ -109,14 +109,14 @@ def parse_offer(sdp: str) -> Offer:
 
 def _known(section: MediaDescription) -> bool:
     """Whether there is a codec that a section of media can be answered with."""
-    return bool(aiortc_internals.common_codecs(section))
+    return bool(negotiation.common_codecs(section))
 
 
 def _spoken(section: MediaDescription) -> RTCRtpCodecParameters | None:
     """Our codec as a section offers it."""
     if section.kind not in CODECS:
         return None
-    common = {(c.mimeType.lower(), c.clockRate) for c in aiortc_internals.common_codecs(section)}
+    common = {(c.mimeType.lower(), c.clockRate) for c in negotiation.common_codecs(section)}
     for codec in section.rtp.codecs:
         name = codec.mimeType.lower()
         if name == CODECS[section.kind] and (name, codec.clockRate) in common:

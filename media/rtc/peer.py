@@ -21,7 +21,7 @@ from aiortc.exceptions import InternalError, InvalidAccessError, InvalidStateErr
 
 from media.clock import Clock, SystemClock
 from media.formats import Pcm
-from media.rtc import aiortc_internals
+from media.rtc.aiortc_internals import life, negotiation, packets, pictures, sources
 from media.rtc.alarm import Alarm
 from media.rtc.audio_input import AudioInput, InputStats
 from media.rtc.audio_output import AudioOutput, OutputStats
@@ -84,7 +84,7 @@ class Peer:
         self._input = AudioInput()
         self._frames = 0
         self._output = AudioOutput(clock, fec=offer.takes_fec)
-        self._unsent = aiortc_internals.Unsent()
+        self._unsent = packets.Unsent()
         self._channel = EventsChannel(self._emit)
         self._video: VideoInput | None = None
         self._alarm = Alarm(clock)
@@ -95,7 +95,7 @@ class Peer:
             for server in settings.ice_servers
         ]
         self._connection = RTCPeerConnection(RTCConfiguration(iceServers=servers))
-        self._handshake = aiortc_internals.Handshake(self._connection)
+        self._handshake = life.Handshake(self._connection)
 
     @classmethod
     async def accept(
@@ -173,15 +173,15 @@ class Peer:
         except Exception as error:  # it trusts what it has parsed: of any type
             logger.info("an offer was refused for what it led to", exc_info=error)
             raise BadOffer("sdp", _UNFIT) from error
-        aiortc_internals.take_packets(audio.receiver, self._on_packet)
-        aiortc_internals.bound_sources(connection, MAX_SOURCES, self._on_refused)
-        aiortc_internals.watch(audio.receiver, self._on_heard)
+        packets.take_packets(audio.receiver, self._on_packet)
+        sources.bound_sources(connection, MAX_SOURCES, self._on_refused)
+        life.watch(audio.receiver, self._on_heard)
         self._spawn(self._send(audio))
         if video is not None and self._settings.pictures is not None and video.track is not None:
-            aiortc_internals.bound_pictures(video, MAX_UNDECODED_PICTURES)
+            pictures.bound_pictures(video, MAX_UNDECODED_PICTURES)
             self._video = VideoInput(video.track, self._settings.pictures)
             self._spawn(self._video.run())
-        aiortc_internals.limit_gathering(connection, self._settings.gather_timeout_s)
+        negotiation.limit_gathering(connection, self._settings.gather_timeout_s)
         await connection.setLocalDescription(answer)
         self.answer = offer.answered(connection.localDescription.sdp)
 
@@ -240,21 +240,21 @@ class Peer:
         be late.
         """
         for _ in range(MAX_UNREAD_PACKETS):
-            packets = self._input.stats().packets
+            taken = self._input.stats().packets
             # A round of the loop runs what was ready before, and reads one packet or more.
             await asyncio.sleep(0)
             await asyncio.sleep(0)
-            if packets == self._input.stats().packets:
+            if taken == self._input.stats().packets:
                 return
 
     async def _send(self, audio: RTCRtpTransceiver) -> None:
         """Sends the output's packets from the time when the connection takes them."""
         await self._unsent.begun.wait()
-        sender = aiortc_internals.RtpSender(audio)
+        sender = packets.RtpSender(audio)
         while (packet := await self._output.recv()) is not None:
             sender.send(bytes(packet), packet.pts or 0)
 
-    def _on_packet(self, packet: aiortc_internals.Packet) -> None:
+    def _on_packet(self, packet: packets.Packet) -> None:
         try:
             self._give(
                 self._input.push(
@@ -342,7 +342,7 @@ class Peer:
     async def _drain(self) -> None:
         try:
             async with asyncio.timeout(_DRAIN_S):
-                while not aiortc_internals.all_delivered(self._connection):
+                while not life.all_delivered(self._connection):
                     self._datagram.clear()
                     await self._datagram.wait()
         except TimeoutError:
@@ -359,4 +359,4 @@ class Peer:
                 "a peer's sockets are aborted: its connection did not close", exc_info=error
             )
             self._handshake.cancel()
-            aiortc_internals.abandon(self._connection)
+            life.abandon(self._connection)

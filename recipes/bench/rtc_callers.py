@@ -18,7 +18,7 @@ from aiortc import RTCConfiguration, RTCPeerConnection, RTCSessionDescription
 
 from media.clock import SystemClock
 from media.opus import PACKET_SAMPLES, PACKET_TICKS, OpusDecoder, OpusEncoder
-from media.rtc import aiortc_internals
+from media.rtc.aiortc_internals import life, packets
 
 PACKET_S: Final = 0.02
 BURST_EVERY: Final = 23
@@ -72,10 +72,10 @@ class Caller:
         self._packets = 0
         self._loud_until = 0.0
         self._decoder = OpusDecoder() if listens else None
-        self._track = aiortc_internals.Unsent()
+        self._track = packets.Unsent()
         self._pc = RTCPeerConnection(RTCConfiguration(iceServers=[]))
-        self._handshake = aiortc_internals.Handshake(self._pc)
-        self._sender: aiortc_internals.RtpSender | None = None
+        self._handshake = life.Handshake(self._pc)
+        self._sender: packets.RtpSender | None = None
 
     async def connect(self, answer_to: Callable[[str], Awaitable[str]]) -> None:
         """Offers, and returns when the connection stands."""
@@ -91,11 +91,11 @@ class Caller:
         pc.on("connectionstatechange", on_state)
         await pc.setLocalDescription(await pc.createOffer())
         answer = await answer_to(pc.localDescription.sdp)
-        aiortc_internals.take_packets(pc.getReceivers()[0], self._on_packet)
+        packets.take_packets(pc.getReceivers()[0], self._on_packet)
         await pc.setRemoteDescription(RTCSessionDescription(answer, "answer"))
         await connected.wait()
         await self._track.begun.wait()
-        self._sender = aiortc_internals.RtpSender(pc.getTransceivers()[0])
+        self._sender = packets.RtpSender(pc.getTransceivers()[0])
         self.connect_s = self._clock.now() - began
 
     def send(self) -> None:
@@ -113,7 +113,7 @@ class Caller:
         await self._pc.close()
         await self._handshake.settle()
 
-    def _on_packet(self, packet: aiortc_internals.Packet) -> None:
+    def _on_packet(self, packet: packets.Packet) -> None:
         self.counts.returned += 1
         if self._decoder is None:
             return

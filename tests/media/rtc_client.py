@@ -19,7 +19,7 @@ from aiortc.mediastreams import MediaStreamError
 
 from media.formats import Pcm
 from media.opus import PACKET_SAMPLES, PACKET_TICKS, OpusEncoder
-from media.rtc.aiortc_internals import Handshake
+from media.rtc.aiortc_internals.life import Handshake
 
 RATE = 24000
 

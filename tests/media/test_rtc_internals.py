@@ -17,6 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from media.rtc import aiortc_internals
+from media.rtc.aiortc_internals import names, packets, pictures
 
 
 class Video:
@@ -26,9 +27,7 @@ class Video:
         self.queue: queue.Queue[object] = queue.Queue()
         for _ in range(waiting):
             self.queue.put(None)
-        self.gate = aiortc_internals._PictureGate(
-            JitterBuffer(64, is_video=True), self.queue, limit
-        )
+        self.gate = pictures._PictureGate(JitterBuffer(64, is_video=True), self.queue, limit)
         self._sequence = 0
 
     def send(self, data: bytes) -> tuple[bool, bytes | None]:
@@ -98,23 +97,23 @@ def test_a_payload_is_what_aiortc_finds(payload, csrc, padding, mid):
     packet = RtpPacket(payload_type=96, payload=payload)
     packet.csrc, packet.padding_size, packet.extensions.mid = csrc, padding, mid
     data = packet.serialize(extensions)
-    assert aiortc_internals._payload(data[0], data) == payload
+    assert packets._payload(data[0], data) == payload
     for end in range(12, len(data)):  # cut anywhere: an error, or not more than there was
         with suppress(IndexError):
-            assert len(aiortc_internals._payload(data[0], data[:end])) <= end - 12
+            assert len(packets._payload(data[0], data[:end])) <= end - 12
 
 
 def test_the_parts_that_are_replaced_are_there():
     slots = RTCRtpReceiver.__init__.__code__.co_names
-    for name in (aiortc_internals._JITTER_BUFFER, aiortc_internals._DECODER_QUEUE):
+    for name in (names.JITTER_BUFFER, names.DECODER_QUEUE):
         assert name in slots
-    for name in (aiortc_internals._CODECS, aiortc_internals._STREAMS):
+    for name in (names.CODECS, names.STREAMS):
         assert name in slots
-    for name in aiortc_internals._HANDLERS:
+    for name in names.HANDLERS:
         assert name in RTCDtlsTransport._recv_next.__code__.co_names
     sends = RTCRtpSender.__init__.__code__.co_names
-    for name in (aiortc_internals._EXTENSIONS, *aiortc_internals._REPORT):
+    for name in (names.EXTENSIONS, *names.REPORT):
         assert name in sends
-    assert aiortc_internals._MID in RTCRtpSender.send.__code__.co_names
-    assert hasattr(RTCRtpReceiver, aiortc_internals._STOP_DECODER)
+    assert names.MID in RTCRtpSender.send.__code__.co_names
+    assert hasattr(RTCRtpReceiver, names.STOP_DECODER)
     assert aiortc_internals.SUPPORTED == (1, 16)

@@ -21,7 +21,7 @@ from relay import hide_candidates
 from rtc_client import Client, speech
 from test_rtc_audio import likeness
 
-from media.rtc import aiortc_internals
+from media.rtc.aiortc_internals import names
 from media.rtc.errors import ChannelFull, ChannelNotOpen, MessageTooLarge
 from media.rtc.events import (
     AudioFrame,
@@ -317,7 +317,7 @@ async def test_sources_beyond_a_few_are_refused_and_the_voice_goes_on():
             await sender.transport._send_rtp(bytes(RtcpRrPacket(ssrc=k + 1000)))
             await asyncio.sleep(0)
         await echo.until(lambda: echo.peer.stats().refused_packets > 300)
-        streams = getattr(receiver, aiortc_internals._STREAMS)
+        streams = getattr(receiver, names.STREAMS)
         assert len(streams) <= MAX_SOURCES
         assert len(receiver.transport._rtp_router.ssrc_table) <= MAX_SOURCES
         taken = streams[sender._ssrc].packets_received
