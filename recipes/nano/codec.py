@@ -77,13 +77,9 @@ class Codec(nn.Module):
         return self.wave(q.latent[..., skip:].to(pcm.dtype)), q
 
     @torch.no_grad()
-    def encode(self, pcm: Tensor, *, half: bool = False) -> Tensor:
-        """[batch, 1, samples] -> [batch, 8, frames]. With `half` all before the quantiser is fp16,
-        which is faster on a GPU and changes a code in a hundred.
-        """
-        with torch.autocast(pcm.device.type, torch.float16, enabled=half):
-            latent = self.latent(pcm)
-        codes: Tensor = self.quantizer(latent.float()).codes
+    def encode(self, pcm: Tensor) -> Tensor:
+        """[batch, 1, samples] -> [batch, 8, frames]."""
+        codes: Tensor = self.quantizer(self.latent(pcm)).codes
         return codes
 
     @torch.no_grad()

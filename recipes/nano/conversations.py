@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset
 
+from recipes.nano.blocks import Coder
 from recipes.nano.clips import SAMPLE_RATE, Clips
 from recipes.nano.codec import HOP, Codec
 from recipes.nano.dialogue import VOICE_MOST, Batch, Planner, plan_batch
@@ -81,7 +82,8 @@ class Renderer:
     """Makes tokens of planned conversations with the trained codec."""
 
     def __init__(self, bank: ClipBank, codec: Codec, codes: PromptCodes) -> None:
-        self._bank, self._codec = bank, codec
+        half = torch.float16 if bank.device.type == "cuda" else torch.float32
+        self._bank, self._encode = bank, Coder(codec, half)
         self._silence = codes.silence.to(bank.device)
         self._user = codes.user.to(bank.device)
 
@@ -97,10 +99,7 @@ class Renderer:
         late = int(random.uniform(0.08, 0.24) * SAMPLE_RATE)
         user = user + echoes * F.pad(agent, (late, 0))[:, : user.shape[1]]
         voice = self._bank.place(batch.voice_prompt, rows, VOICE_MOST * HOP)
-        agent_codes, user_codes, voice_codes = (
-            self._codec.encode(pcm[:, None], half=device.type == "cuda")
-            for pcm in (agent, user, voice)
-        )
+        agent_codes, user_codes, voice_codes = map(self._encode, (agent, user, voice))
         loud = agent.view(rows, planned, HOP).abs().amax(-1) > 1e-3
         near = F.max_pool1d(loud.float()[:, None], 7, 1, 3)[:, 0] > 0
         text, labels, prompts, prompt, voiced = (

@@ -175,7 +175,7 @@ class CodecTrainer:
         y, target = y.float(), x[..., skip * HOP :]
         weight = torch.full((len(x),), USER_WEIGHT, device=x.device)
         mel = self.mel(target, y, weight.index_fill(0, agent, 1.0))
-        envelope = self.envelope(target[agent], y[agent])
+        envelope = self.envelope(target[agent], y[agent]) if len(agent) else mel.new_zeros(())
         heard, heard_total = character_loss(semantic, texts), character_loss(total, texts)
         loss = 15 * mel + 2 * envelope + 2 * heard + heard_total
         if not bypass:

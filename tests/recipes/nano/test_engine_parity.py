@@ -13,9 +13,10 @@ from engine.mimi.codec import Mimi
 from engine.mimi.config import MimiConfig as EngineMimiConfig
 from engine.rows import Rows
 from engine.sampling import Sampling
+from recipes.nano.blocks import BlockEncoder, Coder
 from recipes.nano.codec import HOP, Codec, export_state
 from recipes.nano.lm import LanguageModel, LmConfig, delayed, grid_inputs
-from recipes.nano.mimi import MimiConfig
+from recipes.nano.mimi import INPUT_GAIN, MimiConfig
 
 CPU = torch.device("cpu")
 FRAMES = 24
@@ -44,6 +45,23 @@ def test_codec_equals_the_engine(codec: Codec, tmp_path: Path) -> None:
         sound = torch.cat([mimi.decode(state, rows, c[None]) for c in whole], 1)
     again = codec.decode(whole.t()[None])[0]
     assert torch.allclose(sound, again, atol=1e-4)
+
+
+@pytest.mark.parametrize("filters", [4, 20])
+def test_the_encoder_as_matrix_products_is_the_encoder(filters: int) -> None:
+    torch.manual_seed(0)
+    codec = Codec(MimiConfig(n_filters=filters)).eval()
+    encoder = codec.encoder.model
+    assert isinstance(encoder, torch.nn.Sequential)
+    for p in encoder.parameters():
+        torch.nn.init.normal_(p, std=0.1)
+    pcm = torch.randn(2, 3 * HOP) * 0.1
+    with torch.no_grad():
+        whole = encoder(pcm[:, None] * INPUT_GAIN)
+        blocks = BlockEncoder(encoder, torch.float32)(pcm)
+    assert torch.allclose(blocks, whole, rtol=1e-4, atol=1e-4 * float(whole.abs().max()))
+    same = Coder(codec, torch.float32)(pcm) == codec.encode(pcm[:, None])
+    assert same.float().mean() > 0.99
 
 
 def test_language_model_equals_the_engine(tmp_path: Path) -> None:
