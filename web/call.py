@@ -254,6 +254,7 @@ class Call:
             output_dropped=stats.output.dropped_samples,
             output_flushed=stats.output.flushed_samples,
         )
+        counters.call_packets_refused += stats.refused_packets
 
 
 def with_our_clock(command: UpdateSession) -> UpdateSession:

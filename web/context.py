@@ -36,6 +36,8 @@ class WebCounters:
     """WebRTC calls, by why their peer ended."""
     call_samples: Counter[str] = field(default_factory=Counter)
     """Samples at 24 kHz of calls that have ended, by what became of them."""
+    call_packets_refused: int = 0
+    """RTP and RTCP packets of calls that have ended, from more sources than a call may have."""
     robot_requests: Counter[str] = field(default_factory=Counter)
     """Robots' messages, by what answered them: a reply, `invalid` or `failed`."""
     refused: Counter[str] = field(default_factory=Counter)

@@ -206,6 +206,11 @@ def _sockets(context: Context) -> Iterator[Metric]:
         "fate",
         counters.call_samples,
     )
+    yield _counter(
+        "call_packets_refused",
+        "Packets of sources beyond what a call may have.",
+        counters.call_packets_refused,
+    )
     yield _labelled(
         CounterMetricFamily,
         "robot_requests",

@@ -16,6 +16,7 @@ from aiortc import (
     RTCSessionDescription,
 )
 from aiortc.mediastreams import MediaStreamError
+from aiortc.rtp import RtcpRrPacket, RtpPacket
 
 from media.formats import Pcm
 from media.opus import PACKET_SAMPLES, PACKET_TICKS, OpusEncoder
@@ -109,6 +110,16 @@ class Client:
 
     async def connected(self) -> None:
         await self.until(lambda: self.pc.connectionState == "connected")
+
+    async def pretend(self, sources: int) -> None:
+        """Sends a packet of RTP and one of RTCP from each of so many sources."""
+        transport = self.pc.getSenders()[0].transport
+        payload_type = self.pc.getTransceivers()[0]._codecs[0].payloadType
+        for k in range(sources):
+            packet = RtpPacket(payload_type, sequence_number=k, ssrc=k + 1, payload=b"\xf8\xff\xfe")
+            await transport._send_rtp(packet.serialize())
+            await transport._send_rtp(bytes(RtcpRrPacket(ssrc=k + 1000)))
+            await asyncio.sleep(0)
 
     def vanish(self) -> None:
         """Ends without a word: the sockets go, nothing is sent."""

@@ -1,5 +1,6 @@
 import asyncio
 import json
+import re
 
 import aiohttp
 import numpy as np
@@ -7,6 +8,7 @@ import pytest
 
 from duplex.errors import internal_error
 from media.rtc.mailbox import MAX_MESSAGES
+from media.rtc.peer import MAX_SOURCES
 from tests.listening import likeness
 from tests.media.rtc_client import RATE, Client, speech
 from web.context import CONTEXT
@@ -88,6 +90,16 @@ async def all_free(server, slots=2):
             await asyncio.sleep(0.01)
 
 
+async def metrics_at_the_end(caller):
+    """The metrics page when the call has been counted."""
+    async with asyncio.timeout(10):
+        while True:
+            async with caller.http.get(caller.server.address + "/metrics") as answer:
+                if "duplex_calls_total{" in (text := await answer.text()):
+                    return text
+            await asyncio.sleep(0.01)
+
+
 def heard(client):
     """What came back, at 24 kHz."""
     return np.concatenate(client.heard)[::2]
@@ -120,8 +132,19 @@ async def test_echo_over_a_call_in_full_duplex(start_server, dial):
         numbers = [event["server_event_seq"] for event in caller.seen]
         assert numbers == list(range(1, len(numbers) + 1))
         await all_free(server)
-        async with caller.http.get(server.address + "/metrics") as answer:
-            assert 'duplex_calls_total{reason="local"} 1.0' in await answer.text()
+        assert 'duplex_calls_total{reason="local"} 1.0' in await metrics_at_the_end(caller)
+
+
+async def test_packets_of_too_many_sources_are_in_the_metrics(start_server, dial):
+    async with start_server() as server:
+        caller = await dial(server, speech(1.0), path=CALLS + "?duplex=1")
+        await caller.until("session.created")
+        await caller.client.pretend(50)
+        await caller.send("session.close")  # the same way as the packets, and after them
+        await caller.until("session.closed")
+        refused = r"^duplex_call_packets_refused_total (\S+)$"
+        (count,) = re.findall(refused, await metrics_at_the_end(caller), re.MULTILINE)
+        assert 100 - MAX_SOURCES <= float(count) < 100
 
 
 async def test_a_session_in_turns_tells_of_its_playback(start_server, dial):
