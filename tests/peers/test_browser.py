@@ -174,6 +174,17 @@ def browse(tmp_path, voice, browser_is_here):
     return open_page
 
 
+@pytest.fixture
+async def relayed(start_process):
+    """A relay, the address of the page behind it, and the server that it leads to."""
+    async with TcpRelay() as relay:
+        address = f"http://localhost:{relay.port}"
+        options = ("--max-sessions", "1", "--allow-origin", address)
+        with start_process("echo", *options) as server:
+            relay.to = int(server.address.rpartition(":")[2])
+            yield relay, address, server
+
+
 def shown(address):
     """The address by the name that lets a page have the microphone."""
     return address.replace("127.0.0.1", "localhost")
@@ -380,41 +391,37 @@ async def test_without_webrtc_it_goes_over_a_websocket(start_process, browse, vo
 
 
 async def test_a_websocket_that_breaks_is_replaced_and_nothing_is_lost_or_doubled(
-    start_process, browse, all_free
+    relayed, browse, all_free
 ):
     """Cut; then frozen, with voices under way, for so long that the page gives it up; and when
     another has the session it comes to life again.
     """
     frames = []
-    async with TcpRelay() as relay:
-        address = f"http://localhost:{relay.port}"
-        options = ("--max-sessions", "1", "--allow-origin", address)
-        with start_process("echo", *options) as server:
-            relay.to = int(server.address.rpartition(":")[2])
-            async with browse(address) as page:
-                page.on_frame = frames.append
-                await page.run(LISTEN_IN)
-                await choose(page, "transport", "websocket")
-                await page.click("#talk")
-                await page.until("document.body.dataset.talk === 'both'", 40)
-                relay.cut()
-                await page.until("window.talks.includes('reconnecting')")
-                await page.until(TALKING)
-                frozen = [relay.freeze(Way.DOWN)]
-                await more_chunks(page)
-                frozen.append(relay.freeze(Way.UP))
-                await page.until("document.body.dataset.talk === 'reconnecting'")
-                await page.until(TALKING)
-                for way in frozen:
-                    way.set()
-                await more_chunks(page)
-                assert await page.run("document.getElementById('problem').hidden")
-                seqs, ends = await page.run("[window.seqs, window.ends]")
-                chunks, resumes = await page.run("[window.chunks, window.resumes]")
-                await page.click("#talk")
-                await page.until("document.body.dataset.phase === 'ended'")
-                await all_free(server.address)
-                page.errors.clear()  # Chromium counts the cut
+    relay, address, server = relayed
+    async with browse(address) as page:
+        page.on_frame = frames.append
+        await page.run(LISTEN_IN)
+        await choose(page, "transport", "websocket")
+        await page.click("#talk")
+        await page.until("document.body.dataset.talk === 'both'", 40)
+        relay.cut()
+        await page.until("window.talks.includes('reconnecting')")
+        await page.until(TALKING)
+        frozen = [relay.freeze(Way.DOWN)]
+        await more_chunks(page)
+        frozen.append(relay.freeze(Way.UP))
+        await page.until("document.body.dataset.talk === 'reconnecting'")
+        await page.until(TALKING)
+        for way in frozen:
+            way.set()
+        await more_chunks(page)
+        assert await page.run("document.getElementById('problem').hidden")
+        seqs, ends = await page.run("[window.seqs, window.ends]")
+        chunks, resumes = await page.run("[window.chunks, window.resumes]")
+        await page.click("#talk")
+        await page.until("document.body.dataset.phase === 'ended'")
+        await all_free(server.address)
+        page.errors.clear()  # Chromium counts the cut
     assert seqs == list(range(1, len(seqs) + 1))
     assert ends == [80 * (place + 1) for place in range(len(ends))]
     events = [json.loads(text) for text in frames]
@@ -448,53 +455,49 @@ def expected(chunks, resumes):
     return said
 
 
-async def test_a_call_that_can_not_go_on_says_so_and_begins_anew(start_process, browse):
+async def test_a_call_that_can_not_go_on_says_so_and_begins_anew(relayed, browse):
     frames = []
-    async with TcpRelay() as relay:
-        address = f"http://localhost:{relay.port}"
-        options = ("--max-sessions", "1", "--allow-origin", address)
-        with start_process("echo", *options) as server:
-            relay.to = int(server.address.rpartition(":")[2])
-            async with browse(address, script=HASTE) as page:
-                page.on_frame = frames.append
-                await choose(page, "transport", "websocket")
-                await page.click("#talk")
-                await page.until(TALKING)
-                await page.until("document.body.dataset.talk === 'both'", 40)
-                relay.refusing = True
-                relay.cut()
-                await page.until("document.body.dataset.talk === 'reconnecting'")
-                await page.press("Escape")  # which the server hears of when it can
-                relay.refusing = False
-                async with asyncio.timeout(20):
-                    while not any(map(of_epoch, frames)):
-                        await asyncio.sleep(0.02)
-                await page.until("document.body.dataset.talk === 'both'", 40)
-                relay.refusing = True
-                relay.cut()
-                await page.until("document.body.dataset.talk === 'reconnecting'")
-                await picture(page, "reconnecting", talk="reconnecting")
-                await page.until("!document.getElementById('problem').hidden")
-                assert await page.text("#problem-title") == "The connection was lost"
-                relay.refusing = False
-                await page.click("#retry")
-                await page.until(TALKING)
-                assert await page.run("document.getElementById('problem').hidden")
+    relay, address, server = relayed
+    async with browse(address, script=HASTE) as page:
+        page.on_frame = frames.append
+        await choose(page, "transport", "websocket")
+        await page.click("#talk")
+        await page.until(TALKING)
+        await page.until("document.body.dataset.talk === 'both'", 40)
+        relay.refusing = True
+        relay.cut()
+        await page.until("document.body.dataset.talk === 'reconnecting'")
+        await page.press("Escape")  # which the server hears of when it can
+        relay.refusing = False
+        async with asyncio.timeout(20):
+            while not any(map(of_epoch, frames)):
+                await asyncio.sleep(0.02)
+        await page.until("document.body.dataset.talk === 'both'", 40)
+        relay.refusing = True
+        relay.cut()
+        await page.until("document.body.dataset.talk === 'reconnecting'")
+        await picture(page, "reconnecting", talk="reconnecting")
+        await page.until("!document.getElementById('problem').hidden")
+        assert await page.text("#problem-title") == "The connection was lost"
+        relay.refusing = False
+        await page.click("#retry")
+        await page.until(TALKING)
+        assert await page.run("document.getElementById('problem').hidden")
 
-                relay.refusing = True
-                relay.cut()
-                await page.until("document.body.dataset.talk === 'reconnecting'")
-                url = server.address.replace("http", "ws") + "/v1/realtime?duplex=1"
-                async with aiohttp.ClientSession() as http, http.ws_connect(url) as socket:
-                    await socket.send_json({"type": "session.update", "session": {}})
-                    while (await socket.receive_json())["type"] != "session.updated":
-                        pass
-                    relay.refusing = False
-                    await page.until("!document.getElementById('problem').hidden")
-                expected = "The call could not be taken up again"
-                assert await page.text("#problem-title") == expected
-                assert await page.run("document.getElementById('retry').checkVisibility()")
-                page.errors.clear()
+        relay.refusing = True
+        relay.cut()
+        await page.until("document.body.dataset.talk === 'reconnecting'")
+        url = server.address.replace("http", "ws") + "/v1/realtime?duplex=1"
+        async with aiohttp.ClientSession() as http, http.ws_connect(url) as socket:
+            await socket.send_json({"type": "session.update", "session": {}})
+            while (await socket.receive_json())["type"] != "session.updated":
+                pass
+            relay.refusing = False
+            await page.until("!document.getElementById('problem').hidden")
+        expected = "The call could not be taken up again"
+        assert await page.text("#problem-title") == expected
+        assert await page.run("document.getElementById('retry').checkVisibility()")
+        page.errors.clear()
 
 
 async def test_a_websocket_that_is_refused_is_told_from_a_server_that_is_not_there(
