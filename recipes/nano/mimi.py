@@ -75,16 +75,20 @@ class CausalConv(nn.Module):
         conv = nn.Conv1d(inputs, outputs, kernel, stride, bias=not replicate)
         self.conv = Named(conv=conv)
         self._conv = [conv]
-        self._pad = kernel - stride
-        self._mode = "replicate" if replicate else "constant"
+        self._pad, self._replicate = kernel - stride, replicate
 
     @property
     def weight_conv(self) -> nn.Conv1d:
         return self._conv[0]
 
     def forward(self, x: Tensor) -> Tensor:
-        out: Tensor = self.weight_conv(F.pad(x, (self._pad, 0), mode=self._mode))
-        return out
+        conv = self.weight_conv
+        if self._replicate:
+            out: Tensor = conv(F.pad(x, (self._pad, 0), mode="replicate"))
+            return out
+        # padded on both sides, which needs no copy, and cut
+        both = F.conv1d(x, conv.weight, conv.bias, conv.stride, self._pad)
+        return both[..., : x.shape[-1] // conv.stride[0]]
 
 
 class CausalUpconv(nn.Module):
