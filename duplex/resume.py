@@ -228,9 +228,7 @@ class Resumption:
                 raise SessionError(
                     "session_resume_expired", "The session is over.", param="session_id"
                 )
-            raise SessionError(
-                "invalid_session_resume", "There is no such session.", param="session_id"
-            )
+            raise no_session()
         if not attachment.redeem(token):
             raise wrong_token()
         return attachment
@@ -274,6 +272,11 @@ class Resumption:
     async def _journal(self, attachment: Attachment) -> None:
         while (event := await attachment.session.outbox.get()) is not None:
             attachment.render(event)
+
+
+def no_session() -> SessionError:
+    """There is no such session, and never was as far as is known."""
+    return SessionError("invalid_session_resume", "There is no such session.", param="session_id")
 
 
 def wrong_token() -> SessionError:

@@ -213,14 +213,15 @@ async def test_a_session_is_resumed_through_the_other_worker(server, call):
         refusal = await resumed(server, third, stale, 0)
         assert refusal["error"]["code"] == "invalid_resume_token"
         asked = [await connect() for _ in range(4)]  # both workers are
-        for other, token in product(asked, ("wrong", "0-0.wrong", "1-0.wrong")):
-            refusal = await resumed(server, other, created | {"resume_token": token}, 0)
+        nobodys = ("2-0.wrong", "0-1.wrong", "9" * 200 + "-0.wrong")  # no worker's home
+        for other, token in product(asked, ("wrong", "0-0.wrong", "1-0.wrong", *nobodys)):
+            made_up = created | {"resume_token": token}
+            refusal = await resumed(server, other, made_up, 0)
             assert refusal["error"]["code"] == "invalid_resume_token", token
+            refusal = await resumed(server, other, made_up | {"session_id": "sess_x"}, 0)
+            assert refusal["error"]["code"] == "invalid_session_resume", token
         for other in asked:
             await other.close()
-        unknown = created | {"session_id": "sess_x", "resume_token": "wrong"}
-        refusal = await resumed(server, third, unknown, 0)
-        assert refusal["error"]["code"] == "invalid_session_resume"
         await second.send_json({"type": "session.close"})
         assert (await hear(second, "session.closed"))["reason"] == "client_close"
         assert (await second.receive(timeout=20)).type is aiohttp.WSMsgType.CLOSE

@@ -22,6 +22,7 @@ from web.workers.messages import (
     HUB,
     FoundSecret,
     Held,
+    Home,
     NewSecret,
     Place,
     SecretValue,
@@ -49,6 +50,8 @@ class Hub:
         self._folder = folder
         self._homes: dict[str, Counter[str]] = {}
         """The workers that live, each with the places of its clients."""
+        self._known_homes: set[str] = set()
+        """Those of all workers, the dead included."""
 
     def routes(self) -> Iterable[web.AbstractRouteDef]:
         """For an application that only workers can reach."""
@@ -59,12 +62,14 @@ class Hub:
             web.post("/secrets", self._make_secret),
             web.post("/secrets/find", self._find_secret),
             web.post("/sessions", self._have_session),
+            web.post("/homes", self._know_home),
             web.post("/slots/yield", self._yield_slot),
         )
 
     def enter(self, home: str) -> None:
         """A worker lives."""
         self._homes[home] = Counter()
+        self._known_homes.add(home)
 
     def leave(self, home: str) -> None:
         """It has ended: its places are free."""
@@ -149,6 +154,9 @@ class Hub:
                 return msgspec.json.decode(await answer.read(), type=Yes).yes
 
         return json_response(Yes(any((await self.ask_all(have, but=asked.home)).values())))
+
+    async def _know_home(self, request: web.Request) -> web.Response:
+        return json_response(Yes((await _read(request, Home)).name in self._known_homes))
 
     async def _yield_slot(self, _: web.Request) -> web.Response:
         """The session goes first that has been without its client for longest."""

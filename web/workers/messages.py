@@ -29,6 +29,12 @@ class Place(msgspec.Struct, frozen=True):
     client: str
 
 
+class Home(msgspec.Struct, frozen=True):
+    """What may be a worker's home."""
+
+    name: str
+
+
 class NewSecret(msgspec.Struct, frozen=True):
     """A client secret to be made."""
 

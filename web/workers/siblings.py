@@ -13,7 +13,7 @@ import aiohttp
 import msgspec
 
 from duplex.errors import SessionError
-from duplex.resume import ResyncRequired, wrong_token
+from duplex.resume import ResyncRequired, no_session, wrong_token
 from duplex.settings import SettingsPatch, Substitution
 from web.errors import ApiError, ErrorBody
 from web.secrets import Secret
@@ -22,6 +22,7 @@ from web.workers.messages import (
     HOME,
     HUB,
     FoundSecret,
+    Home,
     NewSecret,
     Place,
     Resume,
@@ -124,7 +125,7 @@ class Siblings:
             try:
                 socket = await http.ws_connect("/resume", max_msg_size=0, decode_text=False)
             except aiohttp.ClientConnectionError as error:
-                raise expired() from error
+                raise await self._unreachable(home) from error
             try:
                 await _ask_for(socket, Resume(session_id, token, last_seq))
                 yield socket
@@ -141,6 +142,13 @@ class Siblings:
                 if await self.have_session(session_id):
                     return wrong_token()
         return error
+
+    async def _unreachable(self, home: str) -> SessionError:
+        """Why there is no session in a home where nobody answers: anyone can make up its name."""
+        with suppress(ApiError):  # the hub has gone, and all workers end
+            if not (await self.ask("/homes", Home(home), Yes)).yes:
+                return no_session()
+        return expired()
 
     def _elsewhere(self, home: str) -> str | None:
         return home if home != self.home and HOME.fullmatch(home) else None
