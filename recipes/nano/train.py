@@ -63,6 +63,7 @@ def main(
     workers: Annotated[int, typer.Option(help="processes that plan conversations")] = 12,
     codec_rows: Annotated[int, typer.Option(help="windows a codec batch")] = 64,
     tiny: Annotated[bool, typer.Option(help="small batches of the language model")] = False,
+    captured: Annotated[bool, typer.Option(help="its steps as CUDA graphs")] = True,
     tokenizer: Path = TOKENIZER,
 ) -> None:
     """Train codec, decoder and language model, and make a model directory of them."""
@@ -81,7 +82,7 @@ def main(
             Stage(
                 out, "train_lm", "lm/lm_log.json",
                 clips, codec, tokenizer, lm, "--seconds", lm_seconds, "--workers", workers,
-                *(["--tiny"] if tiny else []),
+                *(["--tiny"] if tiny else []), "--captured" if captured else "--no-captured",
             ),
             Stage(
                 out, "train_codec", "decoder/codec_log.json",

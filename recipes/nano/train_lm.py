@@ -103,9 +103,12 @@ class CapturedStep:
 
 
 class LmTrainer:
-    """The model with its training-only label head, and its optimiser."""
+    """The model with its training-only label head, and its optimiser.
 
-    def __init__(self, config: LmConfig, device: str) -> None:
+    On a GPU, steps are `captured` unless that is not wished.
+    """
+
+    def __init__(self, config: LmConfig, device: str, *, captured: bool = True) -> None:
         self.config, self.device = config, device
         self.model = LanguageModel(config).to(device)
         self.label_head = nn.Linear(config.dim, sum(LABEL_SIZES)).to(device)
@@ -120,7 +123,9 @@ class LmTrainer:
             self._rate, betas=(0.9, 0.95), fused=device == "cuda", capturable=device == "cuda",
         )  # fmt: skip
         self.steps = 0
-        self._captured: dict[torch.Size, CapturedStep] = {}
+        self._captured: dict[torch.Size, CapturedStep] | None = None
+        if captured and device == "cuda":
+            self._captured = {}
 
     def load(self, folder: Path) -> None:
         """Go on from saved weights; a label head that was not saved starts afresh."""
@@ -201,13 +206,13 @@ class LmTrainer:
         return losses
 
     def step(self, tokens: Tokens, progress: float) -> Losses:
-        """Train on one batch at `progress` (0..1); on a GPU, losses are valid until the next."""
+        """Train on one batch at `progress` (0..1); a captured step's losses last to the next."""
         rate = RATE * min(1, self.steps / WARMUP + 0.01)
         rate = rate * (0.5 + 0.5 * math.cos(math.pi * min(1, progress))) + 2e-6
         self._rate.fill_(rate)
         self._even.fill_(min(1.0, max(0.0, (progress - EVEN_FROM) / (EVEN_AT - EVEN_FROM))))
         self.steps += 1
-        if self.device != "cuda":
+        if self._captured is None:
             return self._descend(tokens)
         shape = tokens.text.shape
         if shape not in self._captured:
@@ -297,6 +302,7 @@ def main(
     seed: int = 1,
     start: Annotated[Path | None, typer.Option(help="folder of a model to go on from")] = None,
     tiny: Annotated[bool, typer.Option(help="small batches, to try it on a CPU")] = False,
+    captured: Annotated[bool, typer.Option(help="steps as CUDA graphs, on a GPU")] = True,
 ) -> None:
     """Train and save `OUT/lm-*.safetensors` (fp16) and `OUT/lm_log.json` (curves).
 
@@ -312,7 +318,8 @@ def main(
     codec.load_state_dict(load_parts(codec_dir, "codec", device))
     codes = PromptCodes.measure(codec, device)
     render = Renderer(ClipBank(clips, device), codec, codes)
-    trainer = LmTrainer(LmConfig(text_card=TextTokenizer(tokenizer).card), device)
+    config = LmConfig(text_card=TextTokenizer(tokenizer).card)
+    trainer = LmTrainer(config, device, captured=captured)
     if start is not None:
         trainer.load(start)
     sources = []
