@@ -38,9 +38,9 @@ RATE, WARMUP = 1.2e-3, 400
 WORD_WEIGHT, PAD_WEIGHT = 2.0, 0.5  # at first; at the end all text counts the same
 EVEN_FROM, EVEN_AT = 0.4, 0.8  # shares of the time between which these weights become one
 CHECKPOINTS = (0.5, 0.75, 1.0)  # shares of the time; the last is the end
-AGENT_NOISE, USER_MASK, BOOK_DROP = 0.03, 0.07, 0.3
+AGENT_NOISE, USER_MASK, BOOK_DROP = 0.03, 0.1, 0.3
 DEPTH_SHARE = 0.4
-FRESH_SHARE = 0.4
+FRESH_SHARE = 0.5
 LABEL_SIZES = (len(domain.INTENTS), domain.NO_NUMBER + 1, domain.NO_NUMBER + 1, len(WORDS))
 
 
