@@ -15,10 +15,12 @@ REFUSED_SHARE: Final = 1.0
 ADMITTED_SHARE: Final = 0.9
 """... and after it all others, until frames would come by this part of it."""
 ENOUGH_STEPS: Final = 64
-"""Until so many were seen, none is refused."""
+"""That steps take longer than was measured at the start is known from so many ..."""
+FEW_STEPS: Final = 8
+"""... and that they don't from so many, which refuse nobody."""
 COLD_SHARE: Final = 0.1
-"""Of a frame's time: a step after a longer pause says nothing about steps under load. Caches were
-lost and clocks turned down meanwhile, and more sessions make such pauses rare.
+"""Of a frame's time: a step after a longer pause may take longer than one under load, and never
+less. Caches were lost and clocks turned down meanwhile, and more sessions make such pauses rare.
 """
 
 _WINDOW: Final = 256
@@ -50,31 +52,37 @@ class StepLog:
 
 class Admission:
     """Predicts the latency of frames from a curve that was measured at the start, and from by how
-    much the last steps took longer or shorter than it says.
+    much the last steps took longer or shorter than it says. The curve alone judges who comes first,
+    before there are steps.
 
     All that is measured goes in by its median, and no refusal rests on less than ENOUGH_STEPS: a
-    few slow steps, whatever held them up, refuse nobody. Neither do steps after pauses, which are
-    slower than those of a busy engine (COLD_SHARE). Nor do the pieces of prompts between steps:
-    while somebody joins a frame may be later by one of them, and then no more.
+    few slow steps, whatever held them up, refuse nobody. Neither do steps after pauses
+    (COLD_SHARE): they only show that others are not as slow as the curve or those under load were,
+    whatever else the machine did then. Nor do the pieces of prompts between steps: while somebody
+    joins a frame may be later by one of them, and then no more.
     """
 
     def __init__(self, curve: StepCurve, frame_s: float) -> None:
         self._curve = curve
         self._frame_s = frame_s
-        self._steps = 0
         self._ratios: deque[float] = deque(maxlen=_WINDOW)
+        """By which steps took longer than the curve says ..."""
+        self._busy_ratios: deque[float] = deque(maxlen=_WINDOW)
+        """... and those of a busy engine."""
         self._full = False
 
     def stepped(self, rows: int, seconds: float, pause_s: float = 0.0) -> None:
         """A step of so many rows was made, `pause_s` after the engine's last work."""
-        self._steps += 1
+        ratio = seconds / self._curve(rows)
+        self._ratios.append(ratio)
         if pause_s <= COLD_SHARE * self._frame_s:
-            self._ratios.append(seconds / self._curve(rows))
+            self._busy_ratios.append(ratio)
 
     @property
     def slowdown(self) -> float:
         """By which steps take longer now than the curve says."""
-        return median(self._ratios) if len(self._ratios) >= ENOUGH_STEPS else 1.0
+        slowdown = median(self._busy_ratios) if len(self._busy_ratios) >= ENOUGH_STEPS else 1.0
+        return min(slowdown, median(self._ratios)) if len(self._ratios) >= FEW_STEPS else slowdown
 
     def latency_s(self, sessions: int) -> float:
         """Of a frame at most, with so many sessions; infinite if the engine would fall behind."""
@@ -83,7 +91,7 @@ class Admission:
 
     def refusal(self, sessions: int) -> str | None:
         """Why an engine with so many sessions takes no more, or None if it does."""
-        if not sessions or self._steps < ENOUGH_STEPS:
+        if not sessions:
             return None
         latency_s = self.latency_s(sessions + 1)
         share = ADMITTED_SHARE if self._full else REFUSED_SHARE

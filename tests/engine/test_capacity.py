@@ -5,13 +5,14 @@ from __future__ import annotations
 import heapq
 import random
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.admission import ENOUGH_STEPS, Admission, StepLog
+from engine.admission import ENOUGH_STEPS, FEW_STEPS, Admission, StepLog
 from engine.api import Frame, OpenParams, Overloaded, Pcm
 from engine.calibration import calibrate
 from engine.capacity import MAX_SLOTS, PLANNED_SHARE, StepCurve, load_of, plan_slots
@@ -254,6 +255,43 @@ def test_a_session_too_many_is_refused_for_what_steps_take() -> None:
     for lease in range(4):
         core.close(lease)
     assert core.open(5, PARAMS).slot == 5
+
+
+@pytest.mark.parametrize("slowdown", [1.0, 1.5, 3.0, 5.0])
+def test_who_comes_at_once_is_judged_by_what_was_measured_at_the_start(slowdown: float) -> None:
+    loaded = StepCurve({rows: slowdown * CPU(rows) for rows in (1, 2, 3)})
+    model = TimedEcho(16, loaded)
+    core = core_of(model, Admission(calibrate(model, clock=model.clock).curve, FRAME_S))
+    taken = 0
+    with suppress(Overloaded):
+        while True:
+            core.open(taken, PARAMS)
+            taken += 1
+    while core.busy:
+        core.advance()
+    found = latencies(core, model.clock, taken, 0)
+    assert taken == 1 or found[int(0.99 * len(found))] <= FRAME_S
+    more = load_of(loaded, taken + 1, FRAME_S)
+    assert more is None or more.latency_s > FRAME_S
+
+
+def test_a_start_that_was_disturbed_is_made_up_for_by_a_few_steps() -> None:
+    admission = Admission(StepCurve({1: 0.06, 2: 0.1, 3: 0.13}), FRAME_S)
+    assert admission.refusal(1) is not None
+    for _ in range(FEW_STEPS):
+        assert admission.refusal(1) is not None
+        admission.stepped(1, CPU(1), pause_s=0.7 * FRAME_S)
+    assert admission.refusal(1) is None
+
+
+def test_load_that_has_gone_is_forgotten_by_an_engine_with_pauses() -> None:
+    admission = Admission(CPU, FRAME_S)
+    for _ in range(300):
+        admission.stepped(1, 5 * CPU(1))
+    assert admission.refusal(1) is not None
+    for _ in range(200):
+        admission.stepped(1, 1.2 * CPU(1), pause_s=0.7 * FRAME_S)
+    assert admission.refusal(1) is None
 
 
 def test_the_first_session_is_always_taken() -> None:
