@@ -114,17 +114,18 @@ class LmTrainer:
         self.label_head = nn.Linear(config.dim, sum(LABEL_SIZES)).to(device)
         weights = [*self.model.parameters(), *self.label_head.parameters()]
         self._weights = weights
-        # tensors, since a captured step reads them anew
-        self._rate, self._even = torch.tensor(RATE, device=device), torch.zeros((), device=device)
+        self._even = torch.zeros((), device=device)
         decay = [p for p in weights if p.dim() == 2]
         rest = [p for p in weights if p.dim() != 2]
+        cuda = device == "cuda"
         self._optimiser = torch.optim.AdamW(
             [{"params": decay, "weight_decay": 0.05}, {"params": rest, "weight_decay": 0.0}],
-            self._rate, betas=(0.9, 0.95), fused=device == "cuda", capturable=device == "cuda",
+            # a tensor, as `_even`: a captured step reads it anew
+            torch.tensor(RATE, device=device), betas=(0.9, 0.95), fused=cuda, capturable=cuda,
         )  # fmt: skip
         self.steps = 0
         self._captured: dict[torch.Size, CapturedStep] | None = None
-        if captured and device == "cuda":
+        if captured and cuda:
             self._captured = {}
 
     def load(self, folder: Path) -> None:
@@ -209,7 +210,8 @@ class LmTrainer:
         """Train on one batch at `progress` (0..1); a captured step's losses last to the next."""
         rate = RATE * min(1, self.steps / WARMUP + 0.01)
         rate = rate * (0.5 + 0.5 * math.cos(math.pi * min(1, progress))) + 2e-6
-        self._rate.fill_(rate)
+        for group in self._optimiser.param_groups:
+            group["lr"].fill_(rate)
         self._even.fill_(min(1.0, max(0.0, (progress - EVEN_FROM) / (EVEN_AT - EVEN_FROM))))
         self.steps += 1
         if self._captured is None:
