@@ -4,6 +4,8 @@ A placement is a row of a float64 [n, 6] tensor on the CPU: batch row, clip numb
 playback rate, gain, and the longest length in samples (-1: all of it).
 """
 
+from functools import cache
+
 import torch
 from torch import Tensor
 
@@ -56,6 +58,7 @@ class ClipBank:
         return out.view(rows, samples)
 
 
+@cache  # some thousand numbers are tried
 def _fft_size(n: int) -> int:
     """The next size that factors into 2, 3 and 5."""
     while True:
