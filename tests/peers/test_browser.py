@@ -62,6 +62,28 @@ window.fetch = async (path, ...rest) => {
 };
 """
 
+# A browser that asks, and a person who takes their time to answer.
+ASKING = """
+const open = navigator.mediaDevices.getUserMedia.bind(navigator.mediaDevices);
+navigator.mediaDevices.getUserMedia = async (wanted) => {
+  await new Promise((resolve) => { window.allow = resolve; });
+  const stream = await open(wanted);
+  [window.microphone] = stream.getAudioTracks();
+  return stream;
+};
+"""
+
+# A network in which, while `window.noWay`, no call comes about; and a page that waits for ever.
+NO_WAY = """
+const set = RTCPeerConnection.prototype.setRemoteDescription;
+RTCPeerConnection.prototype.setRemoteDescription = function ({ type, sdp }) {
+  const wrong = sdp.replaceAll(/a=ice-pwd:.*/g, "a=ice-pwd:" + "x".repeat(24));
+  return set.call(this, { type, sdp: window.noWay ? wrong : sdp });
+};
+const later = window.setTimeout;
+window.setTimeout = (work, ms, ...rest) => window.noWay && ms >= 8000 || later(work, ms, ...rest);
+"""
+
 # A browser that speaks no codec for video but one that nobody knows here.
 ONLY_VP9 = """
 const add = RTCPeerConnection.prototype.addTransceiver;
@@ -561,7 +583,7 @@ async def test_the_microphone_may_change_and_a_call_may_be_given_up(
     start_process, browse, all_free
 ):
     with start_process("echo", "--max-sessions", "1") as server:
-        async with browse(shown(server.address), script=SLOWLY) as page:
+        async with browse(shown(server.address), script=SLOWLY + NO_WAY) as page:
             assert not await page.run("document.getElementById('camera').checkVisibility()")
             await page.click("#talk")
             await page.until("window.goOn")
@@ -569,10 +591,15 @@ async def test_the_microphone_may_change_and_a_call_may_be_given_up(
             await page.until("document.body.dataset.phase === 'idle'")
             await page.run("window.goOn()")
             await all_free(server.address)
-            await page.run("window.goOn = null")
-            await page.click("#talk")
-            await page.until("window.goOn")
-            await page.run("window.goOn()")
+            for no_way in ("true", "false"):
+                await page.run(f"window.goOn = null, window.noWay = {no_way}")
+                await page.click("#talk")
+                await page.until("window.goOn")
+                await page.run("window.goOn()")
+                if no_way == "true":
+                    await page.until("document.body.dataset.talk === 'connecting'")
+                    await page.click("#talk")
+                    await all_free(server.address)
             await page.until(TALKING)
             for field in ("echo-cancellation", "noise-suppression"):
                 await choose(page, field, False)
@@ -615,6 +642,14 @@ async def test_what_goes_wrong_is_told_with_its_fix(start_process, browse, all_f
             server.process.kill()
             await page.until("!document.getElementById('problem').hidden")
             assert await page.text("#problem-title") == "The connection was lost"
+            await page.click("#retry")
+            away = "document.getElementById('problem-title').textContent.includes('not answer')"
+            await page.until(away)
+            port = int(server.address.rpartition(":")[2])
+            with start_process("echo", "--max-sessions", "2", port=port):
+                await page.until("document.getElementById('problem').hidden")
+                await page.until(READY)
+                assert "2 of 2 lines free" in await page.text("#server")
             page.errors.clear()
 
 
@@ -679,14 +714,20 @@ async def test_a_page_from_elsewhere_says_what_it_needs(start_process, browse):
 
 async def test_it_can_be_used_by_keyboard_alone(start_process, browse):
     with start_process("echo", "--max-sessions", "1") as server:
-        async with browse(shown(server.address), script=SLOWLY) as page:
+        async with browse(shown(server.address), script=SLOWLY + ASKING) as page:
             names = []
             for _ in range(3):
                 await page.press("Tab")
                 names.append(await page.run("document.activeElement.id"))
             assert names == ["", "open-settings", "talk"]  # first the brand, which has no id
             await page.press("Enter")
+            await page.until("window.allow")
+            await page.press("m")
+            await page.run("window.allow()")
             await page.until("document.body.dataset.talk === 'preparing'")
+            assert not await page.run("window.microphone.enabled")
+            await page.press("m")
+            await page.until("window.microphone.enabled")
             await picture(page, "preparing")
             await page.until("window.goOn")
             await page.run("window.goOn()")
@@ -708,7 +749,7 @@ async def test_it_can_be_used_by_keyboard_alone(start_process, browse):
             began = sum(now in VOICES and last not in VOICES for last, now in pairwise(talks))
             assert said.count("You can talk now") == began > 0
             heard = [text for text in said if text.startswith("Microphone")]
-            assert heard == 2 * ["Microphone muted", "Microphone on"]
+            assert heard == 3 * ["Microphone muted", "Microphone on"]
             assert not [text for text in said if text.startswith(("Hearing", "Speaking", "Both"))]
             unnamed = await page.run(
                 """[...document.querySelectorAll("button, input, select, textarea, canvas")]

@@ -40,6 +40,7 @@ export class Conversation extends EventTarget {
       this.setTalk("asking");
       this.wanted = microphone;
       this.stream = await openMicrophone(microphone);
+      this.mute = this.muted; // which may have been chosen while the browser asked
       if (!this.over) {
         this.context = openContext();
         await this.connect(session, transport);

@@ -44,8 +44,9 @@ async function meetServer() {
   try {
     const ready = await readiness();
     if (ready.status === "ready") {
+      const wasAway = $("server").dataset.state !== "ready"; // and may have changed
       serverSays("ready", ready.model, ` · ${ready.free} of ${ready.slots} lines free`);
-      if (model?.name !== ready.model && !call) {
+      if ((wasAway || model?.name !== ready.model) && !call) {
         model = await askModel();
         showModel();
         if (LASTING.has(problem?.code)) clearProblem();

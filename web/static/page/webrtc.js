@@ -117,7 +117,8 @@ export class WebRtcLine extends EventTarget {
   /** Gives the line back that the server holds for a call which did not come about. */
   async giveUp() {
     const id = this.address?.split("/").at(-1);
-    if (id) await ask(`v1/realtime/calls/${id}/hangup`, { method: "POST" }).catch(() => {});
+    this.address = null;
+    if (id) await ask(`v1/realtime/calls/${id}/hangup`, { method: "POST", keepalive: true }).catch(() => {});
   }
 
   /** Of the last second: the way to the server and back, the wait in the browser, what was lost. */
@@ -164,6 +165,7 @@ export class WebRtcLine extends EventTarget {
     if (this.over) return;
     this.over = true;
     this.send({ type: "session.close" });
+    if (!this.voice) this.giveUp();
     this.peer?.close();
     clearTimeout(this.ducking);
     this.output.muted = false;
