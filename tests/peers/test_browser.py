@@ -84,6 +84,16 @@ const later = window.setTimeout;
 window.setTimeout = (work, ms, ...rest) => window.noWay && ms >= 8000 || later(work, ms, ...rest);
 """
 
+# Keeps what holds the screen awake.
+LOCKS = """
+window.locks = [];
+const request = WakeLock.prototype.request;
+WakeLock.prototype.request = async function (kind) {
+  window.locks.push(await request.call(this, kind));
+  return window.locks.at(-1);
+};
+"""
+
 # A browser that speaks no codec for video but one that nobody knows here.
 ONLY_VP9 = """
 const add = RTCPeerConnection.prototype.addTransceiver;
@@ -583,7 +593,7 @@ async def test_the_microphone_may_change_and_a_call_may_be_given_up(
     start_process, browse, all_free
 ):
     with start_process("echo", "--max-sessions", "1") as server:
-        async with browse(shown(server.address), script=SLOWLY + NO_WAY) as page:
+        async with browse(shown(server.address), script=SLOWLY + NO_WAY + LOCKS) as page:
             assert not await page.run("document.getElementById('camera').checkVisibility()")
             await page.click("#talk")
             await page.until("window.goOn")
@@ -608,6 +618,12 @@ async def test_the_microphone_may_change_and_a_call_may_be_given_up(
             await page.until("document.querySelector('#transcript .you svg')", 40)  # it is measured
             assert await page.run("document.getElementById('problem').hidden")
             await fits_phones(page)
+            await page.call("Target.createTarget", url="about:blank")  # a tab before this one
+            await page.until("document.hidden && window.locks[0].released")
+            await page.call("Page.bringToFront")
+            await page.until("window.locks.length === 2 && !window.locks[1].released")
+            await page.click("#talk")
+            await page.until("window.locks[1].released")
 
 
 async def test_what_goes_wrong_is_told_with_its_fix(start_process, browse, all_free):

@@ -94,6 +94,8 @@ export class Conversation extends EventTarget {
     this.counting = setInterval(() => this.count(), STATS_MS);
     this.step();
     this.keepAwake();
+    this.returning = new AbortController();
+    document.addEventListener("visibilitychange", () => this.keepAwake(), this.returning);
   }
 
   /** Looks at the microphone's level, and for its end: one that is unplugged ends its track. */
@@ -151,8 +153,12 @@ export class Conversation extends EventTarget {
     this.camera = this.view.srcObject = null;
   }
 
-  /** A phone whose screen goes dark takes the microphone away. */
+  /**
+   * A phone whose screen goes dark takes the microphone away. To be asked again when the page is
+   * back in view: it holds for as long as it is.
+   */
   async keepAwake() {
+    if (document.hidden) return;
     try {
       this.awake = await navigator.wakeLock?.request("screen");
       if (this.over) this.awake?.release();
@@ -229,6 +235,7 @@ export class Conversation extends EventTarget {
   stop() {
     clearInterval(this.stepping);
     clearInterval(this.counting);
+    this.returning?.abort();
     this.awake?.release();
     if (this.camera) this.closeCamera();
     for (const track of this.stream?.getTracks() ?? []) track.stop();
