@@ -35,10 +35,12 @@ def server(*arguments: str, **environ: str) -> Iterator[str]:
 
 @contextmanager
 def serving(model: str, sessions: int, **environ: str) -> Iterator[str]:
-    """`duplex serve MODEL` with so many slots, on a port of its own. Raises ClientError if it
-    ends before it serves; why, it has said on standard error.
+    """`duplex serve MODEL` with so many slots, on a port of its own. It takes a caller for each,
+    however late frames are then: that is to be measured. Raises ClientError if it ends before it
+    serves; why, it has said on standard error.
     """
     serve = ("serve", model, "--max-sessions", str(sessions), "--port", "0")
+    environ = {"DUPLEX_ADMISSION": "slots"} | environ
     with server("-c", "from duplex.cli import main; main()", *serve, **environ) as url:
         yield url
 
