@@ -35,8 +35,8 @@ def _write_opus(path: Path, pcm: Samples, kbps: int) -> None:
         out.mux(stream.encode(None))
 
 
-def _recorded(path: Path) -> Iterator[tuple[Samples, dict[str, Any]]]:
-    """The clips of an npz recording."""
+def recorded(path: Path) -> Iterator[tuple[Samples, dict[str, Any]]]:
+    """The clips of an npz recording: samples at 24 kHz, and what each is."""
     with np.load(path) as data:
         pcm, meta = data["pcm"], json.loads(str(data["meta"]))
     ends = np.cumsum([m["n"] for m in meta])
@@ -56,7 +56,7 @@ def pack(raw: Path, part: str, out: Path, kbps: int) -> None:
         chunks.clear()
         files, offset = files + 1, 0
 
-    clips = (c for path in sorted(raw.glob(f"{part}-*.npz")) for c in _recorded(path))
+    clips = (c for path in sorted(raw.glob(f"{part}-*.npz")) for c in recorded(path))
     for pcm, clip in clips:
         n = clip["n"]
         meta.append({**clip, "file": f"{part}{files}.ogg", "offset": offset})
@@ -129,7 +129,7 @@ class Clips:
         audio = dict(zip(files, decoded, strict=True))
         parts = [audio[m["file"]][m["offset"] : m["offset"] + m["n"]] for m in meta]
         for recording in sorted(folder.glob("*.npz")):
-            for pcm, clip in _recorded(recording):
+            for pcm, clip in recorded(recording):
                 parts.append(pcm)
                 meta.append(clip)
         noise = noise_clips(noise_seed)

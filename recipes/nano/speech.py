@@ -5,6 +5,7 @@ All of them run on a CPU and come from Debian or PyPI packages (README: "Speech 
 
 import io
 import json
+import math
 import os
 import subprocess
 import tempfile
@@ -12,7 +13,6 @@ import wave
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
-from math import gcd
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -38,6 +38,7 @@ ESPEAK_ACCENTS = (
 )  # fmt: skip
 FLITE_VOICES = ("kal16", "awb", "rms")
 FESTIVAL_VOICES = ("ked_diphone", "cmu_us_slt_arctic_hts")
+PICO_VOICES = ("en-US", "en-GB")
 PIPER_HOP = 256
 
 
@@ -47,7 +48,7 @@ def resample(pcm: Pcm, rate: int) -> Pcm:
         return pcm
     from scipy.signal import resample_poly  # type: ignore[import-untyped,unused-ignore]
 
-    g = gcd(rate, SAMPLE_RATE)
+    g = math.gcd(rate, SAMPLE_RATE)
     out: Pcm = resample_poly(pcm, SAMPLE_RATE // g, rate // g).astype(np.float32)
     return out
 
@@ -96,6 +97,18 @@ def flite(text: str, rng: Random) -> tuple[Pcm, str]:
         return read_wav(Path(out.name).read_bytes()), voice
 
 
+def pico(text: str, rng: Random) -> tuple[Pcm, str]:
+    """SVOX Pico: an American and a British woman with random pitch and pace."""
+    import ttspico  # type: ignore[import-not-found,unused-ignore]
+
+    voice = rng.choice(PICO_VOICES)
+    engine = ttspico.TtsEngine(voice)  # a new one: what was said before would change the sound
+    engine.pitch, engine.rate = rng.randint(60, 150), rng.randint(80, 140)
+    engine.volume = 25  # louder ones clip
+    pcm = np.frombuffer(engine.speak(text), np.int16).astype(np.float32)
+    return resample(pcm / np.float32(32768), 16_000), voice
+
+
 def festival(text: str, rng: Random) -> tuple[Pcm, str]:
     """festival, held out for tests: ked (diphones) and slt (HTS)."""
     voice = rng.choice(FESTIVAL_VOICES)
@@ -105,6 +118,44 @@ def festival(text: str, rng: Random) -> tuple[Pcm, str]:
         command = ["text2wave", "-eval", script, "-o", out.name]
         subprocess.run(command, input=text.encode(), capture_output=True, check=True)
         return read_wav(Path(out.name).read_bytes()), voice
+
+
+def revoice(pcm: Pcm, rng: Random) -> tuple[Pcm, str]:
+    """Another person says a clip at 24 kHz: WORLD takes it apart, and what is put together again
+    has another pitch, melody, throat, breath and pace, each independent of the others.
+
+    The name is that of the change: pitch, melody (0 is flat) and formant factors.
+    """
+    import pyworld  # type: ignore[import-not-found,unused-ignore]
+
+    def factor(low: float, high: float) -> float:
+        return math.exp(rng.uniform(math.log(low), math.log(high)))
+
+    pitch, melody, formants = factor(0.7, 1.4), rng.uniform(0.3, 1.7), factor(0.88, 1.14)
+    breath, stretch = factor(0.6, 1.4), factor(0.85, 1.2)
+    x = pcm.astype(np.float64)
+    f0, times = pyworld.dio(x, SAMPLE_RATE)
+    f0 = pyworld.stonemask(x, f0, times, SAMPLE_RATE)
+    envelope = pyworld.cheaptrick(x, f0, times, SAMPLE_RATE)
+    noise = pyworld.d4c(x, f0, times, SAMPLE_RATE)
+    voiced = f0 > 0
+    log = np.log(f0[voiced])
+    if len(log):
+        f0[voiced] = np.exp(log.mean() + (log - log.mean()) * melody) * pitch
+    bins = envelope.shape[1]
+    source = np.minimum(np.arange(bins) / formants, bins - 1)
+    low = source.astype(int)
+    part = source - low
+    levels = np.log(np.maximum(envelope, 1e-16))
+    levels = levels[:, low] * (1 - part) + levels[:, np.minimum(low + 1, bins - 1)] * part
+    y = pyworld.synthesize(
+        f0,
+        np.ascontiguousarray(np.exp(levels)),
+        noise**breath,
+        SAMPLE_RATE,
+        frame_period=pyworld.default_frame_period * stretch,
+    )
+    return y.astype(np.float32), f"p{pitch:.2f}m{melody:.2f}f{formants:.2f}"
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,9 @@
 """Synthesise the speech that nano is trained on: `python -m recipes.nano.synthesise`.
 
 `agent OUT` records two voices saying every reply, with word onsets; `users ENGINE OUT` records what
-people say (kokoro, hibari, espeak, flite). Both write small npz files, each from a seed of its own,
-in parallel, and go on where they were interrupted. `pack` makes Opus files of them for a journey.
+people say (kokoro, hibari, pico, espeak, flite); `revoice OUT PART...` has other people say some of
+that. All write small npz files, each from a seed of its own, in parallel, and go on where they were
+interrupted. `pack` makes Opus files of them for a journey.
 """
 
 import json
@@ -21,14 +22,26 @@ from numpy.typing import NDArray
 from rich.console import Console
 
 from recipes.nano import domain
-from recipes.nano.clips import pack
-from recipes.nano.speech import SAMPLE_RATE, Hibari, Kokoro, Pcm, Speak, Timbre, espeak, flite, trim
+from recipes.nano.clips import pack, recorded
+from recipes.nano.speech import (
+    SAMPLE_RATE,
+    Hibari,
+    Kokoro,
+    Pcm,
+    Speak,
+    Timbre,
+    espeak,
+    flite,
+    pico,
+    revoice,
+    trim,
+)
 
 app = typer.Typer(add_completion=False)
 console = Console()
 PEAK = 0.7
 AGENT_VOICES = (Timbre(), Timbre(pitch=0.6, formants=0.9))
-ENGINES = ("kokoro", "hibari", "espeak", "flite")
+ENGINES = ("kokoro", "hibari", "pico", "espeak", "flite")
 SHARD = 25  # clips a file
 
 
@@ -110,6 +123,16 @@ def record_users(path: Path, name: str, speak: Speak, rng: random.Random) -> Non
     out.save(path)
 
 
+def record_revoiced(path: Path, source: Path, rng: random.Random) -> None:
+    """Other people say the clips of another file."""
+    out = Recorder()
+    for pcm, meta in recorded(source):
+        changed, change = revoice(pcm.astype(np.float32) / np.float32(32768), rng)
+        del meta["n"]
+        out.add(changed, **{**meta, "voice": f"{meta['voice']}~{change}"})
+    out.save(path)
+
+
 Job = tuple[Path, str, int]  # folder, part and number of a file
 Record = Callable[[Path, random.Random, int], None]
 _mine: list[Record] = []  # what this worker process records
@@ -131,6 +154,8 @@ def _users_recorder(out: Path, engine: str, styles: Path | None) -> Record:
             speak = Kokoro(styles)
         case "hibari":
             speak = Hibari(out)
+        case "pico":
+            speak = pico
         case "espeak":
             speak = espeak
         case "flite":
@@ -141,6 +166,19 @@ def _users_recorder(out: Path, engine: str, styles: Path | None) -> Record:
 
     def record(path: Path, rng: random.Random, i: int) -> None:
         record_users(path, engine, speak, rng)
+
+    return record
+
+
+def _revoiced_recorder(out: Path, parts: list[str]) -> Record:
+    if others := set(parts) - set(ENGINES):
+        raise typer.BadParameter(f"{', '.join(others)}: not one of {', '.join(ENGINES)}")
+    sources = [p for part in parts for p in sorted(out.glob(f"{part}-*.npz"))]
+    if not sources:
+        raise typer.BadParameter(f"{out} has no recordings of {', '.join(parts)}")
+
+    def record(path: Path, rng: random.Random, i: int) -> None:
+        record_revoiced(path, rng.choice(sources), rng)
 
     return record
 
@@ -197,6 +235,20 @@ def users(
     """Record people."""
     jobs = [(out, engine, first + i) for i in range(-(-count // SHARD))]
     _record_all(jobs, partial(_users_recorder, out, engine, styles), workers, minutes)
+
+
+@app.command("revoice")
+def revoice_command(
+    out: Path,
+    parts: list[str],
+    *,
+    count: int = 2000,
+    workers: int = 2,
+    first: Annotated[int, typer.Option(help="number of the first file, for more of them")] = 0,
+) -> None:
+    """Record people who say what others said: `OUT/PART-*.npz` in other voices."""
+    jobs = [(out, "revoiced", first + i) for i in range(-(-count // SHARD))]
+    _record_all(jobs, partial(_revoiced_recorder, out, parts), workers, 1e6)
 
 
 @app.command("pack")

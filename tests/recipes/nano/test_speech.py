@@ -1,0 +1,83 @@
+import json
+from random import Random
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from recipes.nano.clips import recorded
+from recipes.nano.speech import PICO_VOICES, SAMPLE_RATE, pico, revoice
+from recipes.nano.synthesise import SHARD, Recorder, app
+
+HUM_S = 1.5
+
+
+def hum(hz: float) -> np.ndarray:
+    """A vowel-like sound: harmonics of `hz` that fall off, with a formant at 700 Hz."""
+    t = np.arange(int(HUM_S * SAMPLE_RATE)) / SAMPLE_RATE
+    out = np.zeros_like(t)
+    for k in range(1, int(4000 / hz)):
+        out += np.sin(2 * np.pi * k * hz * t) / (1 + ((k * hz - 700) / 200) ** 2)
+    return (0.5 * out / np.abs(out).max()).astype(np.float32)
+
+
+def pitch(pcm: np.ndarray) -> float:
+    """Fundamental frequency in Hz of a steady sound, from its autocorrelation."""
+    middle = pcm[len(pcm) // 3 : 2 * len(pcm) // 3]
+    lags = np.fft.irfft(np.abs(np.fft.rfft(middle, 2 * len(middle))) ** 2)
+    shortest = SAMPLE_RATE // 500
+    return float(SAMPLE_RATE / (shortest + np.argmax(lags[shortest : SAMPLE_RATE // 60])))
+
+
+def test_pico_says_the_same_again_from_the_same_seed_only() -> None:
+    pytest.importorskip("ttspico")
+    (first, voice), (again, _), (other, _) = (pico("count to ten.", Random(s)) for s in (1, 1, 2))
+    assert voice in PICO_VOICES
+    assert np.array_equal(first, again)
+    assert not np.array_equal(first, other)
+    assert 0.5 * SAMPLE_RATE < len(first) < 3 * SAMPLE_RATE
+    assert 0.02 < np.abs(first).max() < 1
+
+
+def test_pico_does_not_clip() -> None:
+    pytest.importorskip("ttspico")
+    for seed in range(30):
+        pcm, voice = pico("what is seven plus eighteen?", Random(seed))
+        assert np.abs(pcm).max() < 0.99, (seed, voice)
+
+
+def test_revoice_changes_the_pitch_by_the_factor_it_names_and_the_pace_apart_from_it() -> None:
+    pytest.importorskip("pyworld")
+    stretches = set()
+    for seed in range(6):
+        pcm, name = revoice(hum(150), Random(seed))
+        factor = float(name[1:].split("m")[0])
+        assert pitch(pcm) == pytest.approx(150 * factor, rel=0.03), name
+        stretches.add(round(len(pcm) / SAMPLE_RATE / HUM_S, 1))
+        assert 0.84 < len(pcm) / SAMPLE_RATE / HUM_S < 1.22
+    assert len(stretches) > 2
+
+
+def test_revoiced_recordings_keep_what_is_said(tmp_path) -> None:
+    pytest.importorskip("pyworld")
+    out = Recorder()
+    for i in range(3):
+        out.add(hum(120 + i), engine="flite", voice="awb", intent="hello", text="hello", a=i, b=-1)
+    out.save(tmp_path / "flite-0000.npz")
+    args = ["revoice", str(tmp_path), "flite", "--count", str(SHARD), "--workers", "1"]
+    result = CliRunner().invoke(app, args)
+    assert result.exit_code == 0, result.output
+    clips = list(recorded(tmp_path / "revoiced-0000.npz"))
+    assert [m["a"] for _, m in clips] == [0, 1, 2]
+    for pcm, meta in clips:
+        assert len(pcm) == meta["n"]
+        assert (meta["engine"], meta["text"]) == ("flite", "hello")
+        assert meta["voice"].startswith("awb~p")
+    assert json.loads(str(np.load(tmp_path / "flite-0000.npz")["meta"]))[0]["voice"] == "awb"
+
+
+@pytest.mark.parametrize("part", ["agent", "kokoro"])
+def test_what_cannot_be_revoiced_is_refused(tmp_path, part: str) -> None:
+    result = CliRunner().invoke(app, ["revoice", str(tmp_path), part])
+    assert result.exit_code == 2, result.output
+    assert part in result.output
