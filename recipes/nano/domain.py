@@ -95,8 +95,13 @@ _WEIGHTS = {
 }  # fmt: skip
 
 
-def random_request(rng: random.Random, intent: str | None = None) -> Request:
-    """Draw a request, of the given intent or of a random one."""
+def random_request(
+    rng: random.Random, intent: str | None = None, *, ordered: float = 0.8
+) -> Request:
+    """Draw a request, of the given intent or of a random one.
+
+    `ordered` is the share of differences whose first number is the larger; of the others, half.
+    """
     if intent is None:
         intent = rng.choices(list(_WEIGHTS), list(_WEIGHTS.values()))[0]
     a = rng.randint(0, MAX_NUMBER)
@@ -106,7 +111,7 @@ def random_request(rng: random.Random, intent: str | None = None) -> Request:
             text = rng.choice(_SUM).format(a=number(a), op="plus", b=number(b))
             return Request(intent, text, a, b)
         case "minus":
-            if rng.random() < 0.8:
+            if rng.random() < ordered:
                 a, b = max(a, b), min(a, b)
             text = rng.choice(_SUM).format(a=number(a), op="minus", b=number(b))
             return Request(intent, text, a, b)
