@@ -22,6 +22,8 @@ COLD_SHARE: Final = 0.1
 """Of a frame's time: a step after a longer pause may take longer than one under load, and never
 less. Caches were lost and clocks turned down meanwhile, and more sessions make such pauses rare.
 """
+FORGET_AFTER_S: Final = 60.0
+"""Of an engine that did nothing: what it measured before says nothing of the machine as it is."""
 
 _WINDOW: Final = 256
 
@@ -53,7 +55,7 @@ class StepLog:
 class Admission:
     """Predicts the latency of frames from a curve that was measured at the start, and from by how
     much the last steps took longer or shorter than it says. The curve alone judges who comes first,
-    before there are steps.
+    before there are steps, and after a long time without any (`forget`).
 
     All that is measured goes in by its median, and no refusal rests on less than ENOUGH_STEPS: a
     few slow steps, whatever held them up, refuse nobody. Neither do steps after pauses
@@ -77,6 +79,12 @@ class Admission:
         self._ratios.append(ratio)
         if pause_s <= COLD_SHARE * self._frame_s:
             self._busy_ratios.append(ratio)
+
+    def forget(self) -> None:
+        """From here on the curve alone judges, as at the start."""
+        self._ratios.clear()
+        self._busy_ratios.clear()
+        self._full = False
 
     @property
     def slowdown(self) -> float:

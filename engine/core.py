@@ -10,7 +10,7 @@ from typing import cast
 import msgspec
 import numpy as np
 
-from engine.admission import Admission, StepLog
+from engine.admission import FORGET_AFTER_S, Admission, StepLog
 from engine.api import (
     EngineError,
     EngineSpec,
@@ -243,7 +243,7 @@ class EngineCore:
 
     def stats(self) -> EngineStats:
         """Gauges and counters, counted now."""
-        prefix, room, admission = self._model.prefix_stats(), self._model.room(), self._admission
+        prefix, room, admission = self._model.prefix_stats(), self._model.room(), self._measured()
         return EngineStats(
             device=self.spec.device,
             step_seconds=self._log.seconds,
@@ -289,8 +289,15 @@ class EngineCore:
         room = self._model.room()
         if not room.enough:
             raise Overloaded(f"{room.free_pages} of {room.pages} pages of memory are free")
-        if self._admission is not None and (why := self._admission.refusal(self._leased)):
+        admission = self._measured()
+        if admission is not None and (why := admission.refusal(self._leased)):
             raise Overloaded(why)
+
+    def _measured(self) -> Admission | None:
+        """The admission, with nothing in it from before a long time without work."""
+        if self._admission and self._clock() - self._worked_until > FORGET_AFTER_S:
+            self._admission.forget()
+        return self._admission
 
     def _prefill(self, row: int, params: OpenParams) -> Iterator[None]:
         # A generator of our own: the model's first piece, too, runs in `advance`.

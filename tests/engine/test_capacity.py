@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+import math
 import random
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -12,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.admission import ENOUGH_STEPS, FEW_STEPS, Admission, StepLog
+from engine.admission import ENOUGH_STEPS, FEW_STEPS, FORGET_AFTER_S, Admission, StepLog
 from engine.api import Frame, OpenParams, Overloaded, Pcm
 from engine.calibration import calibrate
 from engine.capacity import MAX_SLOTS, PLANNED_SHARE, StepCurve, load_of, plan_slots
@@ -292,6 +293,27 @@ def test_load_that_has_gone_is_forgotten_by_an_engine_with_pauses() -> None:
     for _ in range(200):
         admission.stepped(1, 1.2 * CPU(1), pause_s=0.7 * FRAME_S)
     assert admission.refusal(1) is None
+
+
+def test_load_from_before_a_long_time_without_callers_refuses_nobody() -> None:
+    model = TimedEcho(16, StepCurve({rows: 5 * CPU(rows) for rows in (1, 2, 3)}))
+    core = core_of(model, Admission(CPU, FRAME_S))
+    open_all(core, 2)
+    for seed in range(2):
+        latencies(core, model.clock, 2, seed)
+    for lease in range(2):
+        core.close(lease)
+    assert core.stats().latency_s == math.inf
+    core.open(2, PARAMS)
+    with pytest.raises(Overloaded):
+        core.open(3, PARAMS)
+    core.close(2)
+    model.clock.now += FORGET_AFTER_S + 1
+    stats = core.stats()
+    assert stats.latency_s is not None
+    assert stats.latency_s < FRAME_S
+    for lease in (4, 5):
+        core.open(lease, PARAMS)
 
 
 def test_the_first_session_is_always_taken() -> None:
