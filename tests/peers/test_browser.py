@@ -62,6 +62,19 @@ window.fetch = async (path, ...rest) => {
 };
 """
 
+# A browser that takes its time with the answer, and a page whose patience is told of when it ends.
+THINKING = """
+const set = RTCPeerConnection.prototype.setRemoteDescription;
+RTCPeerConnection.prototype.setRemoteDescription = async function (answer) {
+  await new Promise((resolve) => { window.goOn = resolve; });
+  return set.call(this, answer);
+};
+const later = window.setTimeout;
+window.setTimeout = (work, ms, ...rest) => ms === 8000
+  ? later(() => { work(); window.patience = "over"; }, 100)
+  : later(work, ms, ...rest);
+"""
+
 # A browser that asks, and a person who takes their time to answer.
 ASKING = """
 const open = navigator.mediaDevices.getUserMedia.bind(navigator.mediaDevices);
@@ -726,6 +739,20 @@ async def test_a_page_from_elsewhere_says_what_it_needs(start_process, browse):
             await page.until(TALKING)
             assert await page.run("document.getElementById('problem').hidden")
             page.errors.clear()
+
+
+async def test_a_call_given_up_before_its_answer_is_read_leaves_no_fault(
+    start_process, browse, all_free
+):
+    with start_process("echo", "--max-sessions", "1") as server:
+        async with browse(shown(server.address), script=THINKING) as page:
+            await page.click("#talk")
+            await page.until("window.goOn")
+            await page.click("#talk")
+            await page.until("document.body.dataset.phase === 'idle'")
+            await page.run("window.goOn()")
+            await page.until("window.patience === 'over'")
+            await all_free(server.address)
 
 
 async def test_it_can_be_used_by_keyboard_alone(start_process, browse):

@@ -73,6 +73,7 @@ export class WebRtcLine extends EventTarget {
         }
       });
     });
+    connected.catch(() => {}); // if it is never waited for, because the answer can't be taken
     this.tell("phase", "connecting");
     await peer.setRemoteDescription({ type: "answer", sdp: await answer.text() });
     const { streams: [remote] } = await heard;
