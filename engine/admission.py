@@ -102,12 +102,11 @@ class Admission:
         if not sessions:
             return None
         latency_s = self.latency_s(sessions + 1)
-        share = ADMITTED_SHARE if self._full else REFUSED_SHARE
-        self._full = latency_s > share * self._frame_s
+        longest_s = (ADMITTED_SHARE if self._full else REFUSED_SHARE) * self._frame_s
+        self._full = latency_s > longest_s
         if not self._full:
             return None
-        what = "fall behind" if math.isinf(latency_s) else f"take up to {1000 * latency_s:.0f} ms"
-        return (
-            f"with a session more than the {sessions} there are, frames of "
-            f"{1000 * self._frame_s:.0f} ms would {what}"
-        )
+        why = f"with a session more than the {sessions} there are, frames would "
+        if math.isinf(latency_s):
+            return why + "fall behind"
+        return why + f"take up to {1000 * latency_s:.1f} ms; {1000 * longest_s:.0f} ms are allowed"
