@@ -139,9 +139,11 @@ def plan_slots(
     if load is None:
         fate = "it will fall behind" if curve(1) > frame_s else "its frames may be late"
         return Plan(slots, f"{reason} (a step takes {_ms(curve(1))} with 1 row): {fate}")
+    rows = math.ceil(load.rows)
+    size = "1 row" if rows == 1 else f"up to {rows} rows"
     return Plan(
         slots,
-        f"{reason} (steps of {_ms(load.step_s)} with up to {math.ceil(load.rows)} rows, frames in "
+        f"{reason} (steps of {_ms(load.step_s)} with {size}, frames in "
         f"{_ms(load.latency_s)} of {_ms(longest_s)} at most)",
     )
 
