@@ -64,7 +64,6 @@ def main(
     codec_rows: Annotated[int, typer.Option(help="windows a codec batch")] = 64,
     tiny: Annotated[bool, typer.Option(help="small batches of the language model")] = False,
     captured: Annotated[bool, typer.Option(help="its steps as CUDA graphs")] = True,
-    compiled: Annotated[bool, typer.Option(help="its layers compiled")] = False,
     tokenizer: Path = TOKENIZER,
 ) -> None:
     """Train codec, decoder and language model, and make a model directory of them."""
@@ -84,7 +83,6 @@ def main(
                 out, "train_lm", "lm/lm_log.json",
                 clips, codec, tokenizer, lm, "--seconds", lm_seconds, "--workers", workers,
                 *(["--tiny"] if tiny else []), "--captured" if captured else "--no-captured",
-                *(["--compiled"] if compiled else []),
             ),
             Stage(
                 out, "train_codec", "decoder/codec_log.json",

@@ -28,14 +28,7 @@ from recipes.nano.clips import Clips
 from recipes.nano.codec import Codec
 from recipes.nano.conversations import Plans, Pool, PromptCodes, Renderer, Tokens, loader
 from recipes.nano.dialogue import WORDS
-from recipes.nano.lm import (
-    DepthLayer,
-    LanguageModel,
-    LmConfig,
-    TemporalLayer,
-    delayed,
-    grid_inputs,
-)
+from recipes.nano.lm import LanguageModel, LmConfig, delayed, grid_inputs
 from recipes.nano.mixing import ClipBank
 from recipes.nano.tokenizer import PAD, TextTokenizer
 from recipes.nano.weights import load_parts, save_parts
@@ -112,18 +105,12 @@ class CapturedStep:
 class LmTrainer:
     """The model with its training-only label head, and its optimiser.
 
-    On a GPU, steps are `captured` unless that is not wished; with `compiled` layers they are
-    faster still, after ten seconds of compiling for each shape.
+    On a GPU, steps are `captured` unless that is not wished. Compiled layers made them no faster.
     """
 
-    def __init__(
-        self, config: LmConfig, device: str, *, captured: bool = True, compiled: bool = False
-    ) -> None:
+    def __init__(self, config: LmConfig, device: str, *, captured: bool = True) -> None:
         self.config, self.device = config, device
         self.model = LanguageModel(config).to(device)
-        for layer in self.model.modules() if compiled else ():
-            if isinstance(layer, TemporalLayer | DepthLayer):
-                layer.compile(dynamic=False)
         self.label_head = nn.Linear(config.dim, sum(LABEL_SIZES)).to(device)
         weights = [*self.model.parameters(), *self.label_head.parameters()]
         self._weights = weights
@@ -318,7 +305,6 @@ def main(
     start: Annotated[Path | None, typer.Option(help="folder of a model to go on from")] = None,
     tiny: Annotated[bool, typer.Option(help="small batches, to try it on a CPU")] = False,
     captured: Annotated[bool, typer.Option(help="steps as CUDA graphs, on a GPU")] = True,
-    compiled: Annotated[bool, typer.Option(help="layers compiled, 10 s for each shape")] = False,
 ) -> None:
     """Train and save `OUT/lm-*.safetensors` (fp16) and `OUT/lm_log.json` (curves).
 
@@ -335,7 +321,7 @@ def main(
     codes = PromptCodes.measure(codec, device)
     render = Renderer(ClipBank(clips, device), codec, codes)
     config = LmConfig(text_card=TextTokenizer(tokenizer).card)
-    trainer = LmTrainer(config, device, captured=captured, compiled=compiled)
+    trainer = LmTrainer(config, device, captured=captured)
     if start is not None:
         trainer.load(start)
     sources = []
