@@ -68,13 +68,16 @@ class Codec(nn.Module):
 
     def forward(
         self, pcm: Tensor, *, skip: int = 0, bypass: bool = False, seed: bool = False,
-        revive: bool = False,
+        revive: bool = False, decoded: int | None = None,
     ) -> tuple[Tensor, Quantised]:  # fmt: skip
-        """Code and decode. The decoder starts afresh `skip` frames into the stream."""
+        """Code all rows and decode the first `decoded` of them (all, if None).
+
+        The decoder starts afresh `skip` frames into the stream.
+        """
         z = self.latent(pcm)
         with torch.autocast(z.device.type, enabled=False):
             q = self.quantizer(z.float(), bypass=bypass, seed=seed, revive=revive)
-        return self.wave(q.latent[..., skip:].to(pcm.dtype)), q
+        return self.wave(q.latent[:decoded, :, skip:].to(pcm.dtype)), q
 
     @torch.no_grad()
     def encode(self, pcm: Tensor) -> Tensor:

@@ -21,6 +21,7 @@ from recipes.nano.tokenizer import PAD, TextTokenizer
 
 FRAME_S = 0.08
 FRAME = 1920
+USER_RATE = (0.8, 1.25)  # of playback: pace and pitch
 SILENCE_FRAMES = 6
 VOICE_LEAST, VOICE_MOST = 20, 34
 PROMPT_MOST = 100
@@ -33,8 +34,8 @@ CUT_AFTER_S = (0.1, 0.15)
 Placement = tuple[int, int, float, float, float]
 
 _TURNS = {
-    "plus": 18, "minus": 16, "count": 16, "countdown": 7, "repeat": 10, "greet": 11, "name": 7,
-    "days": 4, "thanks": 5, "bye": 5, "other": 12, "back": 6, "noise": 5, "stop": 3,
+    "plus": 18, "minus": 18, "count": 15, "countdown": 8, "repeat": 11, "greet": 14, "name": 7,
+    "days": 3, "thanks": 5, "bye": 8, "other": 12, "back": 6, "noise": 5, "stop": 3,
 }  # fmt: skip
 _LONG = ("count", "countdown", "days")
 WORDS = {word: i for i, word in enumerate(domain.request_words())}
@@ -94,7 +95,7 @@ class Planner:
         """Place a user clip; returns what it is and when it ends (seconds)."""
         group = ("noise",) if intent == "noise" else ("user", intent)
         clip = rng.choice(self.clips.groups[group])
-        rate = rng.uniform(0.82, 1.2)
+        rate = rng.uniform(*USER_RATE)
         end = at + self.clips.length[clip] / rate / SAMPLE_RATE - 0.02
         d.user.append((clip, int(at * SAMPLE_RATE), rate, gain, -1))
         meta = self.clips.meta[clip]

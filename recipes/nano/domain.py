@@ -90,8 +90,8 @@ _COUNT_DOWN = ("down to", "down to", "down from", "backwards from", "backwards t
 _POLITE = ("", "", "please ", "can you ")
 
 _WEIGHTS = {
-    "plus": 17, "minus": 15, "count": 13, "countdown": 6, "repeat": 7, "greet": 7, "name": 6,
-    "stop": 9, "back": 5, "thanks": 2, "bye": 2, "days": 3, "other": 12,
+    "plus": 16, "minus": 15, "count": 12, "countdown": 7, "repeat": 7, "greet": 9, "name": 6,
+    "stop": 9, "back": 5, "thanks": 3, "bye": 5, "days": 3, "other": 11,
 }  # fmt: skip
 
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from recipes.nano.clips import SAMPLE_RATE, Clips
 
-CURVE_TERMS, CURVE_DB = 6, 2.0  # a random smooth response: cosines over the octaves, in dB
+CURVE_TERMS, CURVE_DB = 6, 2.5  # a random smooth response: cosines over the octaves, in dB
 NO_PLACEMENTS = torch.zeros(0, 6, dtype=torch.float64)
 
 
@@ -119,11 +119,11 @@ def speech_level(x: Tensor, threshold: float = 0.02) -> Tensor:
 def augment(
     x: Tensor,
     *,
-    reverb: float = 0.5,
-    noise: float = 0.7,
+    reverb: float = 0.6,
+    noise: float = 0.8,
     tilt: float = 0.5,
     colour: float = 0.5,
-    throats: float = 0.6,
+    throats: float = 0.7,
     snr_db: tuple[float, float] = (8, 42),
     gain_db: tuple[float, float] = (-20, 3),
 ) -> Tensor:
@@ -141,7 +141,7 @@ def augment(
     def chance(p: float) -> Tensor:
         return (torch.rand(rows, 1, device=device) < p).float()
 
-    bent = bend_formants(x, uniform(0.8, 1.25))
+    bent = bend_formants(x, uniform(0.78, 1.28))
     x = torch.where(chance(throats) > 0, bent, x)
     tail = 8192
     n = _fft_size(samples + tail)

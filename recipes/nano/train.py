@@ -61,7 +61,7 @@ def main(
     decoder_seconds: float = 230,
     lm_seconds: float = 590,
     workers: Annotated[int, typer.Option(help="processes that plan conversations")] = 12,
-    codec_rows: Annotated[int, typer.Option(help="windows a codec batch")] = 64,
+    codec_rows: Annotated[int | None, typer.Option(help="windows a codec batch")] = None,
     tiny: Annotated[bool, typer.Option(help="small batches of the language model")] = False,
     captured: Annotated[bool, typer.Option(help="its steps as CUDA graphs")] = True,
     tokenizer: Path = TOKENIZER,
@@ -69,7 +69,7 @@ def main(
     """Train codec, decoder and language model, and make a model directory of them."""
     out.mkdir(parents=True, exist_ok=True)
     codec, decoder, lm = out / "codec", out / "decoder", out / "lm"
-    rows = ("--rows", codec_rows)
+    rows = ("--rows", codec_rows) if codec_rows else ()
     stages = [
         Stage(
             out, "train_codec", "codec/codec_log.json",

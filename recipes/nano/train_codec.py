@@ -1,7 +1,8 @@
 """Train the codec on one GPU: `python -m recipes.nano.train_codec CLIPS OUT --seconds 300`.
 
 Two runs make a codec. The first trains all of it, without discriminators: its windows are the
-agent's clean voices, people with room and noise, and noise alone; 8 % of the time passes without
+agent's clean voices, people with room and noise, and noise alone. All are coded and what is said
+is read off the codes; the agent and a few others are decoded. 8 % of the time passes without
 quantiser, the last fifth with the batch norms frozen. The second (`--decoder-of OUT`) keeps codes
 as they are and trains the decoder alone, on the agent alone, against discriminators: only the agent
 is ever decoded. The language model needs the codes only and may train beside it.
@@ -16,7 +17,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from queue import Queue
 from threading import Thread
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 import torch
 import typer
@@ -39,8 +40,11 @@ from recipes.nano.weights import load_parts, save_parts
 
 console = Console(width=160)
 WINDOW = 28 * HOP
-Shares = tuple[float, float]  # of the windows: agent, people; the rest is noise
-SHARES: Shares = (0.32, 0.6)
+Shares = tuple[float, float]  # of the windows: agent, noise; the rest is people
+SHARES: Shares = (0.22, 0.06)
+DECODED = 0.38  # share of the windows that are decoded: the agent, the noise and a few people
+ROWS, DECODER_ROWS = 96, 64
+USER_RATE = (0.8, 1.25)
 USER_WEIGHT = 0.3  # of people in the mel loss: what matters of them is what they say
 CRITIC_WINDOW, CRITIC_ROWS = 8 * HOP, 16
 SKIPS = (0, 0, 2, 5)  # frames into the stream at which the decoder starts afresh
@@ -53,22 +57,21 @@ CRITICS_FULL = 0.12  # share of the second run's time by which the critics have 
 
 def plan_windows(
     clips: Clips, rng: random.Random, rows: int, shares: Shares
-) -> tuple[list[tuple[float, ...]], list[str | None], list[int]]:
-    """Placements, texts (None: cut off) and kinds (0 agent, 1 person, 2 noise) of a batch."""
+) -> tuple[list[tuple[float, ...]], list[str | None]]:
+    """Placements and texts (None: cut off) of a batch: the agent's rows, noise, people."""
     placements: list[tuple[float, ...]] = []
     texts: list[str | None] = []
-    kinds: list[int] = []
+    agents, noises = (round(rows * share) for share in shares)
     for row in range(rows):
-        draw = rng.random()
-        kind = 0 if draw < shares[0] else 1 if draw < sum(shares) else 2
-        pool = clips.groups[(("agent",), ("user",), ("noise",))[kind]]
+        kind = 0 if row < agents else 1 if row < agents + noises else 2
+        pool = clips.groups[(("agent",), ("noise",), ("user",))[kind]]
         at = int(rng.uniform(0, 0.7) * SAMPLE_RATE)
         words: list[str | None] = []
         for attempt in range(4):
-            if kind == 2 and rng.random() < 0.4:
+            if kind == 1 and rng.random() < 0.4:
                 break
             clip = rng.choice(pool)
-            rate = rng.uniform(0.86, 1.16) if kind else 1.0
+            rate = rng.uniform(*USER_RATE) if kind else 1.0
             length = int(clips.length[clip] / rate)
             room = WINDOW - length
             if at > room and attempt == 0:
@@ -81,17 +84,17 @@ def plan_windows(
             words.append(clips.meta[clip]["text"] if whole else None)
             at += length + int(rng.uniform(0.1, 0.5) * SAMPLE_RATE)
         texts.append(None if None in words else " ".join(w for w in words if w))
-        kinds.append(kind)
-    return placements, texts, kinds
+    return placements, texts
 
 
 class Windows:
-    """Codec batches, planned ahead on a thread and mixed on the device."""
+    """Codec batches, planned ahead on a thread and mixed on the device. The agent comes first."""
 
     def __init__(
         self, clips: Clips, device: str, rows: int, seed: int, shares: Shares = SHARES
     ) -> None:
         self._clips, self._rows, self._shares = clips, rows, shares
+        self.agents = round(rows * shares[0])
         self._bank = ClipBank(clips, device)
         self._plans: Queue[Any] = Queue(maxsize=8)
         Thread(target=self._plan, args=(random.Random(seed),), daemon=True).start()
@@ -101,19 +104,18 @@ class Windows:
             self._plans.put(plan_windows(self._clips, rng, self._rows, self._shares))
 
     @torch.no_grad()
-    def __iter__(self) -> Iterator[tuple[Tensor, list[str | None], Tensor]]:
-        """Yields audio [rows, 1, samples], texts and the numbers of the agent's rows."""
+    def __iter__(self) -> Iterator[tuple[Tensor, list[str | None]]]:
+        """Yields audio [rows, 1, samples] and texts."""
         device = self._bank.device
         while True:
-            placements, texts, kinds = self._plans.get()
+            placements, texts = self._plans.get()
             table = torch.tensor(placements, dtype=torch.float64)
             clean = self._bank.place(table, self._rows, WINDOW)
-            is_agent = torch.tensor(kinds) == 0
-            agent = is_agent.nonzero()[:, 0].to(device, non_blocking=True)
-            level = 10 ** (torch.empty(self._rows, 1, device=device).uniform_(-3, 1) / 20)
-            is_agent = is_agent.to(device, non_blocking=True)
-            mixed = torch.where(is_agent[:, None], clean * level, augment(clean))
-            yield mixed[:, None], texts, agent
+            level = 10 ** (torch.empty(self.agents, 1, device=device).uniform_(-3, 1) / 20)
+            parts = [clean[: self.agents] * level]
+            if self.agents < self._rows:
+                parts.append(augment(clean[self.agents :]))
+            yield torch.cat(parts)[:, None], texts
 
 
 class Optimiser:
@@ -142,53 +144,107 @@ def _autocast(device: str) -> AbstractContextManager[Any]:
     return torch.autocast(device, torch.bfloat16, enabled=device == "cuda")
 
 
-class CodecTrainer:
-    """The first run: codec and character heads; `step` does one batch."""
+class Pass(nn.Module):
+    """Codec and character heads on a batch, in one of the ways that training knows.
 
-    def __init__(self, device: str) -> None:
-        self.device = device
+    Nothing in it depends on the data, so that it can be captured as a CUDA graph.
+    """
+
+    def __init__(
+        self, codec: Codec, heads: nn.ModuleList, decoded: int, skip: int, bypass: bool
+    ) -> None:
+        super().__init__()
+        self.codec, self.heads = codec, heads
+        self._decoded, self._skip, self._bypass = decoded, skip, bypass
+
+    def forward(
+        self, x: Tensor, seed: bool = False, revive: bool = False
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+        """[rows, 1, samples] -> sound, two characters' logits, commitment, codes."""
+        y, q = self.codec(
+            x, skip=self._skip, bypass=self._bypass, seed=seed, revive=revive,
+            decoded=self._decoded,
+        )  # fmt: skip
+        semantic, total = self.heads
+        return y, semantic(q.semantic), total(q.latent.transpose(1, 2)), q.commitment, q.codes
+
+
+class CodecTrainer:
+    """The first run: codec and character heads; `step` does one batch.
+
+    The first `agents` rows of a batch are the agent's. On a GPU, forward and backward passes are
+    CUDA graphs unless `captured` is false: launching their kernels takes longer than running them.
+    """
+
+    def __init__(self, device: str, rows: int, agents: int, *, captured: bool = True) -> None:
+        self.device, self._agents = device, agents
+        self._decoded = max(agents, round(rows * DECODED))
         self.codec = Codec().to(device)
         c = self.codec.config
-        self.semantic = CharacterHead(c.codebook_dim).to(device)
-        self.total = CharacterHead(c.dim).to(device)
+        heads = [CharacterHead(c.codebook_dim).to(device), CharacterHead(c.dim).to(device)]
+        self._heads = nn.ModuleList(heads)
         self.mel, self.envelope = MelLoss().to(device), EnvelopeLoss().to(device)
-        heads = [*self.semantic.parameters(), *self.total.parameters()]
-        self._optimiser = Optimiser([*self.codec.parameters(), *heads], RATE, device)
-        self.steps, self._quantising = 0, False
+        weights = [*self.codec.parameters(), *self._heads.parameters()]
+        self._optimiser = Optimiser(weights, RATE, device)
+        self._weight = torch.full((self._decoded,), USER_WEIGHT, device=device)
+        self._weight[:agents] = 1
+        self.steps, self._quantising, self._frozen = 0, False, False
+        self._capturing = captured and device == "cuda"
+        self._captured: dict[tuple[int, bool, bool], nn.Module] = {}
+        # one pool: a pass is over, backwards too, before the next begins
+        self._pool = torch.cuda.graph_pool_handle() if self._capturing else None
 
-    def step(
-        self, x: Tensor, texts: list[str | None], agent: Tensor, progress: float
-    ) -> dict[str, float] | None:
+    def _autocast(self) -> AbstractContextManager[Any]:
+        # cached casts of weights would outlive the graph that made them
+        cuda = self.device == "cuda"
+        return torch.autocast(self.device, torch.bfloat16, enabled=cuda, cache_enabled=False)
+
+    def _pass(self, x: Tensor, skip: int, bypass: bool) -> nn.Module:
+        """The captured pass of this kind; its tensors are valid until the next step."""
+        kind = (skip, bypass, self._frozen)
+        if kind not in self._captured:
+            way = Pass(self.codec, self._heads, self._decoded, skip, bypass)
+            self._captured[kind] = cast(
+                nn.Module,
+                torch.cuda.make_graphed_callables(
+                    way, (x.clone(),), allow_unused_input=True, pool=self._pool
+                ),
+            )
+        return self._captured[kind]
+
+    def step(self, x: Tensor, texts: list[str | None], progress: float) -> dict[str, float] | None:
         """Train on one batch at `progress` (0..1); every 100th step returns measurements."""
         bypass = progress < QUANTISE
         seed = not bypass and not self._quantising
         self._quantising = not bypass
         revive = self.steps % 20 == 10 and progress < 0.75
         skip = random.choice(SKIPS)
-        with _autocast(self.device):
-            y, q = self.codec(x, skip=skip, bypass=bypass, seed=seed, revive=revive)
-            semantic = self.semantic(q.semantic)
-            total = self.total(q.latent.transpose(1, 2))
-        if progress > FREEZE:
+        if progress > FREEZE and not self._frozen:
+            self._frozen = True
             for branch in (self.codec.quantizer.rvq_first, self.codec.quantizer.rvq_rest):
                 branch.norm.eval()
-        y, target = y.float(), x[..., skip * HOP :]
-        weight = torch.full((len(x),), USER_WEIGHT, device=x.device)
-        mel = self.mel(target, y, weight.index_fill(0, agent, 1.0))
-        envelope = self.envelope(target[agent], y[agent]) if len(agent) else mel.new_zeros(())
+        with self._autocast():
+            if self._capturing and not seed and not revive:
+                y, semantic, total, commitment, codes = self._pass(x, skip, bypass)(x)
+            else:
+                way = Pass(self.codec, self._heads, self._decoded, skip, bypass)
+                y, semantic, total, commitment, codes = way(x, seed, revive)
+        y, target = y.float(), x[: self._decoded, :, skip * HOP :]
+        mel = self.mel(target, y, self._weight)
+        envelope = self.envelope(target[: self._agents], y[: self._agents])
         heard, heard_total = character_loss(semantic, texts), character_loss(total, texts)
         loss = 15 * mel + 2 * envelope + 2 * heard + heard_total
         if not bypass:
-            loss = loss + 0.3 * q.commitment
+            loss = loss + 0.3 * commitment
         self._optimiser.step(loss, progress, 2.0)
         self.steps += 1
         if self.steps % 100 and self.steps not in (1, 20):
             return None
-        books = [float(q.codes[:, k].unique().numel()) for k in (0, 1, 7)]
+        books = [float(codes[:, k].unique().numel()) for k in (0, 1, 7)]
         return {
             "mel": mel.item(), "envelope": envelope.item(), "ctc": heard.item(),
             "ctc_all": heard_total.item(),
-            "commit": q.commitment.item(), "used0": books[0], "used1": books[1], "used7": books[2],
+            "commit": commitment.item(), "used0": books[0], "used1": books[1], "used7": books[2],
         }  # fmt: skip
 
     def save(self, out: Path) -> None:
@@ -222,9 +278,7 @@ class DecoderTrainer:
         self.critics.requires_grad_(True)
         return fool, match, loss
 
-    def step(
-        self, x: Tensor, texts: list[str | None], agent: Tensor, progress: float
-    ) -> dict[str, float] | None:
+    def step(self, x: Tensor, texts: list[str | None], progress: float) -> dict[str, float] | None:
         """Train on one batch at `progress` (0..1); every 100th step returns measurements."""
         skip = random.choice(SKIPS)
         with torch.no_grad():
@@ -256,9 +310,10 @@ def main(
     out: Path,
     *,
     seconds: Annotated[float, typer.Option(help="training time, loading not counted")] = 300,
-    rows: int = 64,
+    rows: Annotated[int | None, typer.Option(help="windows a batch")] = None,
     seed: int = 0,
     decoder_of: Annotated[Path | None, typer.Option(help="folder of the first run's codec")] = None,
+    captured: Annotated[bool, typer.Option(help="passes as CUDA graphs, on a GPU")] = True,
 ) -> None:
     """Train and save `OUT/codec-0.safetensors` (fp16) and `OUT/codec_log.json` (curves)."""
     device = "cuda" if torch.cuda.is_available() else "cpu"
@@ -272,12 +327,14 @@ def main(
     clips = Clips.load(clips_dir)
     trainer: CodecTrainer | DecoderTrainer
     if decoder_of is None:
-        trainer, shares = CodecTrainer(device), SHARES
+        source = Windows(clips, device, rows or ROWS, seed)
+        trainer = CodecTrainer(device, rows or ROWS, source.agents, captured=captured)
     else:
         codec = Codec()
         codec.load_state_dict(load_parts(decoder_of, "codec"))
-        trainer, shares = DecoderTrainer(codec, device), (1.0, 0.0)
-    windows = iter(Windows(clips, device, rows, seed, shares))
+        source = Windows(clips, device, rows or DECODER_ROWS, seed, (1.0, 0.0))
+        trainer = DecoderTrainer(codec, device)
+    windows = iter(source)
     begin = time.monotonic()
     console.print(f"{len(clips.meta)} clips in {begin - loaded:.0f} s")
     log: list[dict[str, float]] = []

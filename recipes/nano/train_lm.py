@@ -38,7 +38,7 @@ RATE, WARMUP = 1.2e-3, 400
 WORD_WEIGHT, PAD_WEIGHT = 2.0, 0.5  # at first; at the end all text counts the same
 EVEN_FROM, EVEN_AT = 0.4, 0.8  # shares of the time between which these weights become one
 CHECKPOINTS = (0.5, 0.75, 1.0)  # shares of the time; the last is the end
-AGENT_NOISE, USER_MASK, BOOK_DROP = 0.03, 0.1, 0.3
+AGENT_NOISE, USER_MASK, FRAME_MASK, BOOK_DROP = 0.03, 0.1, 0.05, 0.3
 DEPTH_SHARE = 0.4
 FRESH_SHARE = 0.5
 LABEL_SIZES = (len(domain.INTENTS), domain.NO_NUMBER + 1, domain.NO_NUMBER + 1, len(WORDS))
@@ -138,13 +138,15 @@ class LmTrainer:
         return torch.autocast(self.device, torch.bfloat16, enabled=self.device == "cuda")
 
     def _roughen(self, agent: Tensor, user: Tensor) -> tuple[Tensor, Tensor]:
-        """Wrong agent codes, masked user codes, and rows that hear only some acoustic books."""
+        """Wrong agent codes, masked user codes and columns, rows that hear few acoustic books."""
         card = self.config.card
         noise = torch.rand(agent.shape, device=agent.device)
         wrong = torch.randint(0, card, agent.shape, device=agent.device)
         agent = torch.where((noise < AGENT_NOISE) & (agent != card), wrong, agent)
         user = user.masked_fill(torch.rand(user.shape, device=user.device) < USER_MASK, card)
-        rows = len(user)
+        rows, _, columns = user.shape
+        deaf = torch.rand(rows, 1, columns, device=user.device) < FRAME_MASK
+        user = user.masked_fill(deaf, card)
         keep = torch.randint(1, 8, (rows, 1, 1), device=user.device)
         drop = torch.rand(rows, 1, 1, device=user.device) < BOOK_DROP
         book = torch.arange(8, device=user.device)[None, :, None]
