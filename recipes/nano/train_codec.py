@@ -319,8 +319,6 @@ def main(
     device = "cuda" if torch.cuda.is_available() else "cpu"
     out.mkdir(parents=True, exist_ok=True)
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
-    torch.backends.cudnn.benchmark = True
-    torch.backends.cudnn.benchmark_limit = 4
     torch.manual_seed(seed)
     random.seed(seed)
     loaded = time.monotonic()
