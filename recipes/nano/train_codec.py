@@ -233,7 +233,7 @@ class CodecTrainer:
         mel = self.mel(target, y, self._weight)
         envelope = self.envelope(target[: self._agents], y[: self._agents])
         heard, heard_total = character_loss(semantic, texts), character_loss(total, texts)
-        loss = 15 * mel + 2 * envelope + 2 * heard + heard_total
+        loss = 15 * mel + 3 * envelope + 2 * heard + heard_total
         if not bypass:
             loss = loss + 0.3 * commitment
         self._optimiser.step(loss, progress, 2.0)
@@ -291,7 +291,7 @@ class DecoderTrainer:
         some = slice(CRITIC_ROWS)
         fool, match, judged = self._fool(target[some], y[some], progress)
         weight = min(1.0, progress / CRITICS_FULL)
-        loss = 15 * mel + 2 * envelope + weight * (fool + 4 * match)
+        loss = 15 * mel + 3 * envelope + weight * (fool + 4 * match)
         self._optimiser.step(loss, progress, 2.0)
         self.steps += 1
         if self.steps % 100 and self.steps not in (1, 20):
