@@ -1,11 +1,15 @@
-"""Recorded clips: packed to Opus for the journey to the training machine, and read back."""
+"""Recorded clips: packed to Opus for the journey to the training machine, and read back.
+
+`python -m recipes.nano.clips CLIPS OUT` decodes them once for all stages of a training.
+"""
 
 import json
-import multiprocessing as mp
 import os
+import sys
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from multiprocessing.pool import ThreadPool
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +19,7 @@ from numpy.typing import NDArray
 SAMPLE_RATE = 24_000
 GAP = 480
 FILE_SECONDS = 480
+SAVED = "pcm.npy"
 NATURAL = ("kokoro", "flite")  # engines that sound most like people
 Samples = NDArray[np.int16]
 
@@ -118,13 +123,16 @@ class Clips:
 
     @classmethod
     def load(cls, folder: Path, noise_seed: int = 0) -> "Clips":
-        """Read a folder of packed parts, and of recordings as they are (npz).
+        """Read a folder of packed parts, and of recordings as they are (npz), or a saved one.
 
         What there is little of is drawn twice as often: natural voices, and negative differences.
         """
+        if (saved := folder / SAVED).exists():
+            meta = json.loads((folder / "meta.json").read_text())
+            return cls._of(np.load(saved), meta)
         meta = [m for p in sorted(folder.glob("*.json")) for m in json.loads(p.read_text())]
         files = sorted({m["file"] for m in meta})
-        with mp.get_context("fork").Pool(min(16, os.cpu_count() or 1)) as pool:
+        with ThreadPool(min(16, os.cpu_count() or 1)) as pool:  # the decoder releases the GIL
             decoded = pool.map(_read, [str(folder / f) for f in files], 1)
         audio = dict(zip(files, decoded, strict=True))
         parts = [audio[m["file"]][m["offset"] : m["offset"] + m["n"]] for m in meta]
@@ -135,7 +143,22 @@ class Clips:
         noise = noise_clips(noise_seed)
         meta += [{"engine": "noise", "intent": "noise", "text": "", "n": len(x)} for x in noise]
         parts += noise
-        length = np.array([len(p) for p in parts], np.int64)
+        for m, part in zip(meta, parts, strict=True):
+            m["n"] = len(part)
+        return cls._of(np.concatenate(parts), meta)
+
+    def save(self, folder: Path) -> None:
+        """Write a folder that `load` reads at once."""
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "meta.json").write_text(json.dumps(self.meta))
+        part = folder / f"{SAVED}.part"
+        with part.open("wb") as file:
+            np.save(file, self.pcm)
+        part.replace(folder / SAVED)
+
+    @classmethod
+    def _of(cls, pcm: Samples, meta: list[dict[str, Any]]) -> "Clips":
+        length = np.array([m["n"] for m in meta], np.int64)
         start = np.concatenate([[0], np.cumsum(length)[:-1]])
         groups: dict[tuple[Any, ...], list[int]] = defaultdict(list)
         for i, m in enumerate(meta):
@@ -152,4 +175,8 @@ class Clips:
                         times *= 2
                     groups["user", m["intent"]] += [i] * times
                     groups["user",] += [i] * times
-        return cls(np.concatenate(parts), start, length, meta, dict(groups))
+        return cls(pcm, start, length, meta, dict(groups))
+
+
+if __name__ == "__main__":
+    Clips.load(Path(sys.argv[1])).save(Path(sys.argv[2]))

@@ -3,6 +3,7 @@
 All of them run on a CPU and come from Debian or PyPI packages (README: "Speech engines").
 """
 
+import base64
 import io
 import json
 import math
@@ -107,6 +108,79 @@ def pico(text: str, rng: Random) -> tuple[Pcm, str]:
     engine.volume = 25  # louder ones clip
     pcm = np.frombuffer(engine.speak(text), np.int16).astype(np.float32)
     return resample(pcm / np.float32(32768), 16_000), voice
+
+
+class GnuSpeech:
+    """GnuSpeech: a tube model of a throat, mouth and nose of random measures.
+
+    Measures that its own voices have: tract length in cm, radii as factors, pitch in semitones
+    around middle C. They go to the files that it reads before each sentence.
+    """
+
+    def __init__(self, packages: Path) -> None:
+        """`packages` is the folder of the npm package @echogarden/gnuspeech-wasm."""
+        script = Path(__file__).with_name("gnuspeech.mjs")
+        self._node = subprocess.Popen(
+            ["node", str(script), str(packages.resolve())],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        )  # fmt: skip
+
+    def close(self) -> None:
+        """Ends the process."""
+        self._node.kill()
+        self._node.communicate()
+
+    def __call__(self, text: str, rng: Random) -> tuple[Pcm, str]:
+        length = rng.uniform(12.5, 18.5)
+        # the shorter the tract, the higher the voice
+        pitch = (17.5 - length) * 2.4 - 12 + rng.gauss(0, 2.5)
+        pulse = rng.uniform(18, 36)
+        voice: dict[str, float | str] = {
+            "vocal_tract_length": length,
+            "glottal_pulse_tp": rng.uniform(33, 45),
+            "glottal_pulse_tn_min": pulse,
+            "glottal_pulse_tn_max": pulse,
+            "reference_glottal_pitch": pitch,
+            "breathiness": rng.uniform(0.2, 3),
+            "aperture_radius": 3.05,
+            **{
+                f"nose_radius_{i}": radius * rng.uniform(0.9, 1.1)
+                for i, radius in enumerate((1.35, 1.96, 1.91, 1.3, 0.73), 1)
+            },
+            "global_nose_radius_coef": 1.0,
+            **{f"radius_{i}_coef": rng.uniform(0.9, 1.1) for i in range(1, 9)},
+            "global_radius_coef": 1.0,
+        }
+        melody = rng.uniform(0.4, 1.6)
+        control: dict[str, float | str] = {
+            "control_rate": 250.0, "voice_name": "male", "tempo": rng.uniform(0.8, 1.25),
+            "pitch_offset": -4.0, "drift_deviation": rng.uniform(0.3, 1.5),
+            "drift_lowpass_cutoff": 0.5, "micro_intonation": 1, "macro_intonation": 1,
+            "intonation_drift": 1, "random_intonation": 1, "notional_pitch": 2.0,
+            "pretonic_range": -2.0 * melody, "pretonic_lift": 4.0 * melody,
+            "tonic_range": -8.0 * melody, "tonic_movement": 4.0 * melody,
+            "dictionary_1_file": "none", "dictionary_2_file": "none",
+            "dictionary_3_file": "MainDictionary.txt",
+        }  # fmt: skip
+        files = {"voice_male.txt": voice, "trm_control_model.txt": control}
+        line = {
+            "text": text,
+            "files": {
+                name: "".join(f"{k} = {v}\n" for k, v in values.items())
+                for name, values in files.items()
+            },
+        }
+        assert self._node.stdin is not None
+        assert self._node.stdout is not None
+        try:
+            self._node.stdin.write(json.dumps(line) + "\n")
+            self._node.stdin.flush()
+            answer = self._node.stdout.readline()
+        except BrokenPipeError:
+            answer = ""
+        if not answer:
+            raise RuntimeError("GnuSpeech's process ended; what it said of it is above")
+        return read_wav(base64.b64decode(answer)), f"l{length:.1f}p{pitch:.1f}"
 
 
 def festival(text: str, rng: Random) -> tuple[Pcm, str]:

@@ -1,9 +1,9 @@
 """Synthesise the speech that nano is trained on: `python -m recipes.nano.synthesise`.
 
 `agent OUT` records two voices saying every reply, with word onsets; `users ENGINE OUT` records what
-people say (kokoro, hibari, pico, espeak, flite); `revoice OUT PART...` has other people say some of
-that. All write small npz files, each from a seed of its own, in parallel, and go on where they were
-interrupted. `pack` makes Opus files of them for a journey.
+people say (kokoro, hibari, pico, gnuspeech, espeak, flite); `revoice OUT PART...` has other people
+say some of that. All write small npz files, each from a seed of its own, in parallel, and go on
+where they were interrupted. `pack` makes Opus files of them for a journey.
 """
 
 import json
@@ -25,6 +25,7 @@ from recipes.nano import domain
 from recipes.nano.clips import pack, recorded
 from recipes.nano.speech import (
     SAMPLE_RATE,
+    GnuSpeech,
     Hibari,
     Kokoro,
     Pcm,
@@ -41,7 +42,7 @@ app = typer.Typer(add_completion=False)
 console = Console()
 PEAK = 0.7
 AGENT_VOICES = (Timbre(), Timbre(pitch=0.6, formants=0.9))
-ENGINES = ("kokoro", "hibari", "pico", "espeak", "flite")
+ENGINES = ("kokoro", "hibari", "pico", "gnuspeech", "espeak", "flite")
 SHARD = 25  # clips a file
 
 
@@ -148,11 +149,13 @@ def _agent_recorder(out: Path) -> Record:
     return record
 
 
-def _users_recorder(out: Path, engine: str, styles: Path | None) -> Record:
+def _users_recorder(out: Path, engine: str, styles: Path | None, packages: Path | None) -> Record:
     speak: Speak
     match engine:
         case "kokoro" if styles is not None:
             speak = Kokoro(styles)
+        case "gnuspeech" if packages is not None:
+            speak = GnuSpeech(packages)
         case "hibari":
             speak = Hibari(out)
         case "pico":
@@ -163,7 +166,10 @@ def _users_recorder(out: Path, engine: str, styles: Path | None) -> Record:
             speak = flite
         case _:
             known = ", ".join(ENGINES)
-            raise typer.BadParameter(f"{engine}: not one of {known}, or kokoro without --styles")
+            raise typer.BadParameter(
+                f"{engine}: not one of {known}, or kokoro without --styles, or gnuspeech "
+                "without --packages"
+            )
 
     def record(path: Path, rng: random.Random, i: int) -> None:
         record_users(path, engine, speak, rng)
@@ -229,13 +235,16 @@ def users(
     *,
     count: int = 4000,
     styles: Annotated[Path | None, typer.Option(help="Kokoro's style tables (*.bin)")] = None,
+    packages: Annotated[
+        Path | None, typer.Option(help="where npm installed @echogarden/gnuspeech-wasm")
+    ] = None,
     minutes: Annotated[float, typer.Option(help="stop after this time")] = 1e6,
     workers: int = 2,
     first: Annotated[int, typer.Option(help="number of the first file, for more of them")] = 0,
 ) -> None:
     """Record people."""
     jobs = [(out, engine, first + i) for i in range(-(-count // SHARD))]
-    _record_all(jobs, partial(_users_recorder, out, engine, styles), workers, minutes)
+    _record_all(jobs, partial(_users_recorder, out, engine, styles, packages), workers, minutes)
 
 
 @app.command("revoice")

@@ -16,6 +16,8 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from recipes.nano.clips import SAVED
+
 console = Console(width=120)
 TOKENIZER = Path(__file__).parents[2] / "engine/zoo/nano/tokenizer.model"
 
@@ -69,30 +71,33 @@ def main(
     """Train codec, decoder and language model, and make a model directory of them."""
     out.mkdir(parents=True, exist_ok=True)
     codec, decoder, lm = out / "codec", out / "decoder", out / "lm"
+    heard = out / "clips"  # decoded
     rows = ("--rows", codec_rows) if codec_rows else ()
-    stages = [
-        Stage(
-            out, "train_codec", "codec/codec_log.json",
-            clips, codec, "--seconds", codec_seconds, *rows,
-        )
-    ]  # fmt: skip
+    stages = [Stage(out, "clips", f"clips/{SAVED}", clips, heard)]
     try:
         stages[0].wait()
+        stages.append(
+            Stage(
+                out, "train_codec", "codec/codec_log.json",
+                heard, codec, "--seconds", codec_seconds, *rows,
+            )
+        )  # fmt: skip
+        stages[1].wait()
         stages += [
             Stage(
                 out, "train_lm", "lm/lm_log.json",
-                clips, codec, tokenizer, lm, "--seconds", lm_seconds, "--workers", workers,
+                heard, codec, tokenizer, lm, "--seconds", lm_seconds, "--workers", workers,
                 *(["--tiny"] if tiny else []), "--captured" if captured else "--no-captured",
             ),
             Stage(
                 out, "train_codec", "decoder/codec_log.json",
-                clips, decoder, "--decoder-of", codec, "--seconds", decoder_seconds, *rows,
+                heard, decoder, "--decoder-of", codec, "--seconds", decoder_seconds, *rows,
             ),
         ]  # fmt: skip
-        for stage in stages[1:]:
+        for stage in stages[2:]:
             stage.wait()
         export = Stage(
-            out, "export", "nano/config.json", decoder, lm, tokenizer, clips, out / "nano"
+            out, "export", "nano/config.json", decoder, lm, tokenizer, heard, out / "nano"
         )
         stages.append(export)
         export.wait()

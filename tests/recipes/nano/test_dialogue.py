@@ -21,6 +21,7 @@ TOKENIZER = Path(__file__).parents[3] / "engine/zoo/nano/tokenizer.model"
 
 def recorded(folder: Path) -> Clips:
     """Every reply in both voices and some requests of each kind, as noise of a likely length."""
+    folder.mkdir(exist_ok=True)
     rng, noise = random.Random(0), np.random.RandomState(0)
     out = Recorder()
 
@@ -43,6 +44,16 @@ def recorded(folder: Path) -> Clips:
 @pytest.fixture(scope="module")
 def planner(tmp_path_factory: pytest.TempPathFactory) -> Planner:
     return Planner(recorded(tmp_path_factory.mktemp("clips")), TextTokenizer(TOKENIZER))
+
+
+def test_saved_clips_are_those_that_were_read(tmp_path) -> None:
+    before = recorded(tmp_path / "read")
+    before.save(tmp_path / "saved")
+    after = Clips.load(tmp_path / "saved")
+    assert np.array_equal(after.pcm, before.pcm)
+    assert np.array_equal(after.start, before.start)
+    assert np.array_equal(after.length, before.length)
+    assert (after.meta, after.groups) == (before.meta, before.groups)
 
 
 def words_of(intent: str) -> set[str]:

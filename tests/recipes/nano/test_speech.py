@@ -1,4 +1,7 @@
 import json
+import shutil
+from contextlib import closing
+from pathlib import Path
 from random import Random
 
 import numpy as np
@@ -6,10 +9,11 @@ import pytest
 from typer.testing import CliRunner
 
 from recipes.nano.clips import recorded
-from recipes.nano.speech import PICO_VOICES, SAMPLE_RATE, pico, revoice
+from recipes.nano.speech import PICO_VOICES, SAMPLE_RATE, GnuSpeech, pico, revoice
 from recipes.nano.synthesise import SHARD, Recorder, app
 
 HUM_S = 1.5
+PACKAGES = Path(__file__).parents[2] / "peers"  # where npm installs what the tests use
 
 
 def hum(hz: float) -> np.ndarray:
@@ -44,6 +48,34 @@ def test_pico_does_not_clip() -> None:
     for seed in range(30):
         pcm, voice = pico("what is seven plus eighteen?", Random(seed))
         assert np.abs(pcm).max() < 0.99, (seed, voice)
+
+
+def test_gnuspeech_speaks_with_throats_of_many_sizes() -> None:
+    if not (PACKAGES / "node_modules/@echogarden/gnuspeech-wasm").exists():
+        pytest.skip("GnuSpeech's npm package is not installed")
+    voices, lengths = set(), set()
+    with closing(GnuSpeech(PACKAGES)) as speak:
+        for seed in range(4):
+            pcm, voice = speak("count to ten.", Random(seed))
+            voices.add(voice)
+            lengths.add(len(pcm))
+            assert 0.5 * SAMPLE_RATE < len(pcm) < 3 * SAMPLE_RATE, voice
+            assert 0.02 < np.abs(pcm).max() < 1, voice
+    assert len(voices) == len(lengths) == 4
+
+
+@pytest.mark.skipif(shutil.which("node") is None, reason="GnuSpeech runs in Node.js")
+def test_gnuspeech_without_its_package_says_so(tmp_path) -> None:
+    with closing(GnuSpeech(tmp_path)) as speak, pytest.raises(RuntimeError, match="ended"):
+        speak("count to ten.", Random(0))
+
+
+@pytest.mark.parametrize("engine", ["gnuspeech", "kokoro", "sam"])
+def test_engines_that_lack_something_or_are_unknown_are_refused(tmp_path, engine: str) -> None:
+    result = CliRunner().invoke(app, ["users", engine, str(tmp_path), "--count", "1"])
+    assert result.exit_code == 2
+    assert engine in result.output
+    assert not list(tmp_path.iterdir())
 
 
 def test_revoice_changes_the_pitch_by_the_factor_it_names_and_the_pace_apart_from_it() -> None:
