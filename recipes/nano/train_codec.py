@@ -48,8 +48,6 @@ USER_RATE = (0.8, 1.25)
 USER_WEIGHT = 0.3  # of people in the mel loss: what matters of them is what they say
 CRITIC_WINDOW, CRITIC_ROWS = 8 * HOP, 16
 SKIPS = (0, 0, 2, 5)  # frames into the stream at which the decoder starts afresh
-
-
 RATE = 7e-4
 QUANTISE, FREEZE = 0.08, 0.8  # shares of the first run's time
 CRITICS_FULL = 0.12  # share of the second run's time by which the critics have their full weight
@@ -140,8 +138,10 @@ class Optimiser:
         self._steps += 1
 
 
-def _autocast(device: str) -> AbstractContextManager[Any]:
-    return torch.autocast(device, torch.bfloat16, enabled=device == "cuda")
+def _autocast(device: str, *, cached: bool = True) -> AbstractContextManager[Any]:
+    """`cached` casts of weights would outlive a captured graph that made them."""
+    cuda = device == "cuda"
+    return torch.autocast(device, torch.bfloat16, enabled=cuda, cache_enabled=cached)
 
 
 class Pass(nn.Module):
@@ -194,11 +194,6 @@ class CodecTrainer:
         # one pool: a pass is over, backwards too, before the next begins
         self._pool = torch.cuda.graph_pool_handle() if self._capturing else None
 
-    def _autocast(self) -> AbstractContextManager[Any]:
-        # cached casts of weights would outlive the graph that made them
-        cuda = self.device == "cuda"
-        return torch.autocast(self.device, torch.bfloat16, enabled=cuda, cache_enabled=False)
-
     def _pass(self, x: Tensor, skip: int, bypass: bool) -> nn.Module:
         """The captured pass of this kind; its tensors are valid until the next step."""
         kind = (skip, bypass, self._frozen)
@@ -223,7 +218,7 @@ class CodecTrainer:
             self._frozen = True
             for branch in (self.codec.quantizer.rvq_first, self.codec.quantizer.rvq_rest):
                 branch.norm.eval()
-        with self._autocast():
+        with _autocast(self.device, cached=False):
             if self._capturing and not seed and not revive:
                 y, semantic, total, commitment, codes = self._pass(x, skip, bypass)(x)
             else:
