@@ -114,7 +114,8 @@ class GnuSpeech:
     """GnuSpeech: a tube model of a throat, mouth and nose of random measures.
 
     Measures that its own voices have: tract length in cm, radii as factors, pitch in semitones
-    around middle C. They go to the files that it reads before each sentence.
+    around middle C. They go to the files that it reads before each sentence. Its intonation draws
+    random numbers of its own, so that no sentence comes out the same twice.
     """
 
     def __init__(self, packages: Path) -> None:
