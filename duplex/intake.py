@@ -6,12 +6,13 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from duplex.commands import AppendAudio, AppendPcm
 from duplex.errors import SessionError
 from engine.api import Frame, Pcm
-from media.formats import BadAudio, decode
+from media.formats import AudioFormat, BadAudio, check, decode, sample_width
 from media.input_clock import InputClock
 
 if TYPE_CHECKING:
@@ -23,7 +24,9 @@ _UNREAD_FRAMES = 32
 _UNHEARD_WINDOWS = 8
 """A caller who sends faster than speech can be looked for waits: the turns would come too late."""
 _PIECE = 24_000
-"""Samples that are resampled at a time: minutes in one chunk must not hold up the event loop."""
+"""Samples that are decoded and resampled at a time: minutes in one chunk must not hold up the
+event loop.
+"""
 _MAX_IMAGES = 2
 """Of one frame; older ones are forgotten."""
 
@@ -88,12 +91,9 @@ class Intake:
         """
         session = self._session
         taken, rate = self._input, command.rate or session.settings.input_rate
+        samples, pieces = _pieces(command, session.settings.input_format)
         try:
-            if isinstance(command, AppendPcm):
-                pcm = command.pcm
-            else:
-                pcm = decode(command.format or session.settings.input_format, command.audio)
-            frames = taken.push_pcm(pcm[:_PIECE], rate, self._clock.now())
+            frames = taken.push_pcm(next(pieces), rate, self._clock.now())
         except BadAudio as error:
             changed = command.rate is not None and self.rate not in (None, rate)
             param = "sample_rate_hz" if changed else "audio"
@@ -102,15 +102,14 @@ class Intake:
             self._images = (self._images + command.video)[-_MAX_IMAGES:]
         elif command.image is not None:
             self._images = (command.image,)
-        session.user.sent(1000 * len(pcm) / rate)
+        session.user.sent(1000 * samples / rate)
         self.keep_time()
         self._appending = True
         try:
             await self._feed_all(frames)
-            for start in range(_PIECE, len(pcm), _PIECE):
+            for piece in pieces:
                 if session.over:
                     break
-                piece = pcm[start : start + _PIECE]
                 await self._feed_all(taken.push_pcm(piece, rate, self._clock.now()))
         finally:
             self._appending = False
@@ -223,3 +222,25 @@ class Intake:
             frames = self._input.due(self._clock.now())
             self._session.runtime.metrics.concealed_frames += len(frames)
             await self._feed_all(frames)
+
+
+def _pieces(command: AppendAudio | AppendPcm, usual: AudioFormat) -> tuple[int, Iterator[Pcm]]:
+    """How many samples a chunk has, and the samples a piece at a time, one piece at least.
+
+    The first piece raises BadAudio if any is bad.
+    """
+    if isinstance(command, AppendPcm):
+        pcm = command.pcm
+        starts = range(0, len(pcm) or 1, _PIECE)
+        return len(pcm), (pcm[start : start + _PIECE] for start in starts)
+    format, audio = command.format or usual, command.audio
+    width = sample_width(format)
+    return len(audio) // width, _decoded(format, audio, _PIECE * width)
+
+
+def _decoded(format: AudioFormat, audio: bytes, size: int) -> Iterator[Pcm]:
+    if len(audio) > size:  # which is rare: of a piece, to decode it is the check
+        check(format, audio)
+    whole = memoryview(audio)
+    for start in range(0, len(audio) or 1, size):
+        yield decode(format, whole[start : start + size])

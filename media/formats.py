@@ -65,7 +65,26 @@ def parse_format(name: str) -> AudioFormat:
         raise UnsupportedFormat(f"unknown audio format {name!r}; known are {known}") from None
 
 
-def decode(format: AudioFormat, data: bytes) -> Pcm:
+def sample_width(format: AudioFormat) -> int:
+    """Bytes of one sample on the wire."""
+    match format:
+        case AudioFormat.PCM16 | AudioFormat.WAV:
+            return 2
+        case AudioFormat.PCM_F32LE:
+            return 4
+        case AudioFormat.G711_ULAW | AudioFormat.G711_ALAW:
+            return 1
+
+
+def check(format: AudioFormat, data: bytes | memoryview) -> None:
+    """Raises as `decode` would, of data and of any whole samples of them."""
+    if format is AudioFormat.PCM_F32LE or format is AudioFormat.WAV:
+        decode(format, data)
+    else:
+        _check_whole(format, data, sample_width(format))
+
+
+def decode(format: AudioFormat, data: bytes | memoryview) -> Pcm:
     """Wire bytes to samples. The result may be a read-only view of `data`.
 
     Raises BadAudio for bytes that are no whole number of samples, and for NaN or infinity;
@@ -112,7 +131,7 @@ def to_int16(pcm: Pcm) -> npt.NDArray[np.int16]:
     return scaled.astype("<i2")
 
 
-def _check_whole(format: AudioFormat, data: bytes, width: int) -> None:
+def _check_whole(format: AudioFormat, data: bytes | memoryview, width: int) -> None:
     if len(data) % width:
         raise BadAudio(
             f"{len(data)} bytes of {format.value} are no whole number of {width}-byte samples"

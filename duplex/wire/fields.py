@@ -28,7 +28,10 @@ INPUT_RATES = range(8_000, 48_001)
 """Samples a second that input may have."""
 _MAX_PERSONA = 20_000
 _MAX_SUBSTITUTIONS = 64
-_DATA_URL = re.compile(r"data:audio/[\w.+-]{1,64}(;[\w.+-]{1,64}=[\w.+-]{1,64})*;base64,", re.ASCII)
+_DATA_URL = re.compile(
+    r"data:audio/[\w.+-]{1,64}(;[\w.+-]{1,64}=[\w.+-]{1,64}){0,8};base64,", re.ASCII
+)
+_VOICE_FILES = ("pt", "wav", "safetensors")
 
 
 class Reader:
@@ -108,7 +111,10 @@ def voice(reader: Reader, path: str, value: object) -> None:
     if value is None:
         reader.set("voice", path, None)
         return
-    spec, name = reader.spec, re.sub(r"\.(pt|wav|safetensors)$", "", string(path, value))
+    spec, name = reader.spec, string(path, value)
+    stem, dot, suffix = name.rpartition(".")
+    if dot and suffix in _VOICE_FILES:
+        name = stem
     if name in spec.voices:
         _one_voice(reader, path)
         reader.set("voice", path, name)
@@ -120,7 +126,7 @@ def voice(reader: Reader, path: str, value: object) -> None:
         reader.set("voice", path, None)
         reader.substitute(path, value, spec.default_voice, "The model has voices of its own.")
     else:
-        refuse(path, f"Unknown voice {name!r}. The voices here are {', '.join(spec.voices)}.")
+        refuse(path, f"Unknown voice {name[:100]!r}. The voices here are {', '.join(spec.voices)}.")
 
 
 def persona(reader: Reader, path: str, value: object) -> None:

@@ -3,6 +3,7 @@
 import asyncio
 
 import numpy as np
+import pytest
 from msgspec.structs import replace
 from running import (
     F32,
@@ -17,11 +18,12 @@ from running import (
     silence,
 )
 
-from duplex.commands import AppendPcm
+from duplex.commands import AppendAudio, AppendPcm
 from duplex.events import OutputAudio
 from duplex.session import Mode
 from duplex.turns import TurnDetection
 from media.clock import VirtualClock
+from media.formats import INPUT_FORMATS, decode, encode
 
 
 async def test_images_go_with_the_frame_that_their_chunk_completes():
@@ -108,6 +110,17 @@ async def test_minutes_in_one_chunk_are_taken_a_piece_at_a_time():
             assert session.intake._input.frames_out <= len(heard) + 32 + 2 + 13
         await sending
         assert np.array_equal(np.concatenate(heard), said)
+
+
+@pytest.mark.parametrize("format", sorted(INPUT_FORMATS))
+async def test_a_long_chunk_is_what_it_is_in_any_format(format):
+    said = encode(format, noise(40))
+    async with running() as runtime:
+        session = runtime.create_session("sess_1", F32)
+        heard = asyncio.create_task(everything(session))
+        await session.handle(AppendAudio(audio=said, format=format))
+        await session.close("client_close")
+        assert np.array_equal(audio_of(await heard), decode(format, said))
 
 
 async def test_what_was_taken_when_its_sender_was_cut_is_fed_in_order():

@@ -132,6 +132,8 @@ async def test_bad_audio_leaves_the_session_as_it_was():
             append(np.full(4, np.nan, np.float32), event_id="nan"),
             append(pcm[:10], rate=16_000, event_id="rate"),
             append(pcm[:10], rate=5, event_id="rate"),
+            AppendAudio(audio=bytes(400_001), event_id="odd after seconds"),
+            append(np.append(noise(50), np.float32(np.nan)), event_id="nan after seconds"),
         ):
             await session.handle(bad)
             error = (await until(session, Failed))[-1].error
@@ -139,7 +141,7 @@ async def test_bad_audio_leaves_the_session_as_it_was():
         await session.handle(append(pcm[1_000:]))
         await session.handle(CloseSession())
         assert np.array_equal(audio_of(await everything(session)), pcm)
-        assert runtime.metrics.errors["bad_audio"] == 4
+        assert runtime.metrics.errors["bad_audio"] == 6
 
 
 async def test_an_update_is_applied_whole_or_not_at_all():

@@ -309,6 +309,7 @@ def test_a_model_without_recordings_says_so_and_not_at_length():
         ("file:///etc/passwd", "invalid_value"),
         ("data:text/plain;base64,AAAA", "invalid_value"),
         ("data:audio/wav,AAAA", "invalid_value"),
+        ("data:audio/wav" + ";a=b" * 9 + ";base64,AAAA", "invalid_value"),
         ("data:audio/wav;base64," + "A" * (MAX_REF_AUDIO // 3 * 4 + 8), "invalid_value"),
     ],
 )

@@ -262,10 +262,17 @@ async def test_what_is_no_http_is_a_line_and_a_count(start_server, caplog, sent)
     assert line.exc_info is None
 
 
-async def test_a_message_of_millions_of_items_is_refused_unread(start_server, call):
+MILLIONS = [
+    b"[" + b"{}," * 3_000_000 + b"{}]",
+    b"[" + b",".join([b"[" * 70 + b"]" * 70] * 50_000) + b"]",
+    b"[" + b",".join([b'{"a":' * 50 + b"1" + b"}" * 50] * 40_000) + b"]",
+]
+
+
+@pytest.mark.parametrize("items", MILLIONS, ids=["in a row", "of lists", "of objects"])
+async def test_a_message_of_millions_of_items_is_refused_unread(start_server, call, items):
     async with start_server() as server, call(server) as caller:
         await caller.configure()
-        items = b"[" + b"{}," * 3_000_000 + b"{}]"
         update = b'{"type": "session.update", "session": {"voice": ' + items + b"}}"
         await caller.socket.send_str(update.decode())
         error = (await caller.until("error"))["error"]
