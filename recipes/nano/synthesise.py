@@ -11,6 +11,7 @@ import multiprocessing as mp
 import random
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -203,20 +204,35 @@ def _shard(job: Job) -> None:
 
 
 def _record_all(jobs: list[Job], make: Callable[[], Record], workers: int, minutes: float) -> None:
+    """Record files in parallel, for so long at most: what is half done then is not kept.
+
+    Raises what a recorder raised, or BrokenProcessPool if a worker has died.
+    """
     jobs[0][0].mkdir(parents=True, exist_ok=True)
     make()  # here first: a mistake shows, and files the engines make for themselves are made once
-    begin, done = time.monotonic(), 0
-    with mp.get_context("spawn").Pool(workers, _start, (make,)) as pool:
-        results = pool.imap_unordered(_shard, jobs)
-        while done < len(jobs):
+    begin, done, others = time.monotonic(), 0, mp.active_children()
+    pool = ProcessPoolExecutor(workers, mp.get_context("spawn"), _start, (make,))
+    try:
+        waiting = {pool.submit(_shard, job) for job in jobs}
+        while waiting:
             left = begin + 60 * minutes - time.monotonic()
-            try:
-                results.next(max(0.0, left))
-            except mp.TimeoutError:
+            finished, waiting = wait(waiting, max(0.0, left), FIRST_COMPLETED)
+            if not finished:
                 break
-            done += 1
-            if done % 20 == 0:
-                console.print(f"{done} of {len(jobs)} files in {time.monotonic() - begin:.0f} s")
+            for future in finished:
+                future.result()
+                done += 1
+                if done % 20 == 0:
+                    _say(done, jobs, begin)
+    finally:
+        for worker in mp.active_children():
+            if worker not in others:
+                worker.terminate()
+        pool.shutdown(cancel_futures=True)
+    _say(done, jobs, begin)
+
+
+def _say(done: int, jobs: list[Job], begin: float) -> None:
     console.print(f"{done} of {len(jobs)} files in {time.monotonic() - begin:.0f} s")
 
 
