@@ -173,6 +173,18 @@ const later = window.setTimeout;
 window.setTimeout = (work, ms, ...rest) => later(work, ms >= 500 ? ms / 20 : ms, ...rest);
 """
 
+# Notes how long the page waits before it asks again whether the server is there, and waits less;
+# while `window.still`, it doesn't ask again.
+ASKS = """
+window.pauses = [];
+const later = window.setTimeout;
+window.setTimeout = (work, ms, ...rest) => {
+  if (work.name !== "meetServer") return later(work, ms, ...rest);
+  window.pauses.push(ms);
+  return window.still ? 0 : later(work, ms / 20, ...rest);
+};
+"""
+
 # Records the track that the page plays, with the page's own recorder.
 RECORD = """(async (seconds) => {
   const context = new AudioContext({ sampleRate: %d });
@@ -641,7 +653,7 @@ async def test_the_microphone_may_change_and_a_call_may_be_given_up(
 
 async def test_what_goes_wrong_is_told_with_its_fix(start_process, browse, all_free):
     with start_process("echo", "--max-sessions", "1") as server:
-        async with browse(shown(server.address), flags=()) as page:
+        async with browse(shown(server.address), script=ASKS, flags=()) as page:
             denied = {"permission": {"name": "microphone"}, "setting": "denied"}
             await page.call("Browser.setPermission", **denied)
             await page.click("#talk")
@@ -671,10 +683,22 @@ async def test_what_goes_wrong_is_told_with_its_fix(start_process, browse, all_f
             server.process.kill()
             await page.until("!document.getElementById('problem').hidden")
             assert await page.text("#problem-title") == "The connection was lost"
-            await page.click("#retry")
-            away = "document.getElementById('problem-title').textContent.includes('not answer')"
-            await page.until(away)
+            await page.run("window.pauses.length = 0")
+            await page.until("window.pauses.length >= 5")
+            pauses = await page.run("window.pauses")
+            assert pauses[0] < pauses[1] < pauses[2] <= max(pauses) < 15_000, pauses
+            await page.run("window.still = true, window.pauses.length = 0")
+            await page.until("window.pauses.length")  # once more, and then no more by itself
+            title = "document.getElementById('problem-title').textContent"
             port = int(server.address.rpartition(":")[2])
+            with start_process("echo", "--max-sessions", "1", port=port) as second:
+                await page.run("dispatchEvent(new Event('online'))")
+                await page.until(f"{title} === 'The call was cut off'")
+                assert await page.run("window.pauses.at(-1)") < 3_000
+                second.process.kill()
+                await page.run("window.still = false")
+                await page.click("#retry")
+                await page.until(f"{title}.includes('not answer')")
             with start_process("echo", "--max-sessions", "2", port=port):
                 await page.until("document.getElementById('problem').hidden")
                 await page.until(READY)

@@ -25,7 +25,9 @@ const TALK = {
 const WAVERING = new Set(["listening", "hearing", "speaking", "both"]); // they come and go with the voices
 const CALM_MS = 160; // so that the word does not flicker
 const READY_MS = 2000;
-const LASTING = new Set(["unreachable", "invalid_api_key", "wrong_api_key", "engine_unavailable"]); // over when the server is met
+const AWAY_MS = 10000; // the longest pause before a server that is away is asked for again
+const LASTING = new Set(["unreachable", "invalid_api_key", "wrong_api_key", "engine_unavailable", "draining"]); // over when the server is met
+const CUT = new Set(["lost", "server_shutdown", "engine_lost"]); // a call can begin again when the server is ready
 
 const $ = (id) => document.getElementById(id);
 const { body } = document;
@@ -38,6 +40,7 @@ let problem = null;
 // --- the server ---------------------------------------------------------------------------
 
 let meeting = null;
+let pause = READY_MS;
 
 async function meetServer() {
   clearTimeout(meeting);
@@ -51,17 +54,26 @@ async function meetServer() {
         showModel();
         if (LASTING.has(problem?.code)) clearProblem();
       }
+      if (CUT.has(problem?.code) && !call) showProblem(new Problem("back", problem.report()));
     } else {
       serverSays("asking", "", ready.reason);
     }
+    pause = READY_MS;
   } catch (error) {
     const found = error instanceof Problem ? error : new Problem("unreachable", String(error));
     serverSays("down", "", found.title);
     if (found.wantsKey) return showProblem(found);
+    if (problem?.code === "back") showProblem(found);
+    pause = Math.min(1.5 * pause, AWAY_MS);
   }
   $("talk").disabled = !model && !call;
   clearTimeout(meeting);
-  if (!call) meeting = setTimeout(meetServer, READY_MS);
+  if (!call) meeting = setTimeout(meetServer, pause * (0.9 + 0.2 * Math.random())); // not all pages at once
+}
+
+/** When the network or the person is back, the server may be too. */
+function meetServerNow() {
+  if (!call && !document.hidden && $("server").dataset.state === "down" && !problem?.wantsKey) meetServer();
 }
 
 function serverSays(state, name, text) {
@@ -334,6 +346,8 @@ document.addEventListener("keydown", (event) => {
   if (event.key === "Escape") interrupt();
 });
 addEventListener("pagehide", () => call?.close());
+addEventListener("online", meetServerNow);
+document.addEventListener("visibilitychange", meetServerNow);
 navigator.mediaDevices?.addEventListener("devicechange", fillDevices);
 
 $("speaker-choice").hidden = !("setSinkId" in HTMLMediaElement.prototype);

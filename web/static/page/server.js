@@ -4,6 +4,7 @@ import { Problem } from "./problems.js";
 import { recall, remember } from "./storage.js";
 
 const KEY = "duplex-api-key";
+const ANSWER_MS = 5000; // a server that is stopped, or behind a dead network, doesn't even refuse
 
 export function apiKey() {
   return recall("sessionStorage", KEY);
@@ -30,9 +31,9 @@ export async function ask(path, options = {}) {
   throw problem;
 }
 
-/** `{model, slots, free}` when conversations can begin, else `{reason}`. */
+/** `{model, slots, free}` when conversations can begin, else `{reason}`. Rejects if none comes. */
 export async function readiness() {
-  const answer = await fetch("ready");
+  const answer = await fetch("ready", { signal: AbortSignal.timeout(ANSWER_MS) });
   return answer.json();
 }
 
