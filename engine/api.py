@@ -62,7 +62,9 @@ class EngineLost(EngineError):
 
 
 class EngineSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """What an engine serves. `slots` is the only source of capacity in the whole house."""
+    """What an engine serves. `slots` is the only source of capacity in the whole house, and how
+    many sessions it takes now.
+    """
 
     model: str
     sample_rate: int
@@ -97,6 +99,10 @@ class EngineSpec(msgspec.Struct, frozen=True, kw_only=True):
     """Memory of one slot's state."""
     capacity: str = ""
     """Why there are so many slots, if they were worked out and not said."""
+    most_slots: int = 0
+    """`slots` may change while it serves, for what steps take, but is never above this. 0: it
+    doesn't change.
+    """
 
     @property
     def frame_s(self) -> float:
@@ -171,6 +177,7 @@ class EngineStats(msgspec.Struct, frozen=True, kw_only=True):
     """Gauges and counters, read from the slots and queues themselves."""
 
     slots: int
+    """As many sessions are taken now; fewer than there are, if steps have become that slow."""
     free: int
     prefill: int
     live: int

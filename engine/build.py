@@ -20,28 +20,24 @@ def build_core(model: LockstepModel, config: EngineConfig) -> EngineCore:
     model's steps are measured first. Raises EngineError.
     """
     spec = model.spec
-    slots = config.slots if isinstance(config.slots, int) else None
-    reason, admission = "", None
-    if spec.slots_by_memory or config.admission == "measured":
-        frame_s = spec.frame_size / spec.sample_rate
+    slots = config.slots if isinstance(config.slots, int) else spec.slots
+    frame_s = spec.frame_size / spec.sample_rate
+    admission, plan = None, None
+    if config.admission == "measured":
+        admission = Admission(calibrate(model), frame_s, slots, by_memory=spec.slots_by_memory)
+        plan = admission.plan
+    elif spec.slots_by_memory:
         measured = calibrate(model)
-        if spec.slots_by_memory:
-            plan = plan_slots(
-                measured.curve,
-                frame_s=frame_s,
-                memory_slots=spec.slots,
-                piece_s=measured.piece_s,
-            )
-            slots, reason = plan.slots, plan.reason
-            logger.info("%s", reason)
-        if config.admission == "measured":
-            admission = Admission(measured.curve, frame_s)
+        plan = plan_slots(measured.curve, frame_s=frame_s, most=slots, piece_s=measured.piece_s)
+        slots = plan.slots
+    if plan is not None and plan.reason:
+        logger.info("%s", plan.reason)
     return EngineCore(
         model,
-        slots,
+        slots or None,
         max_in_flight=config.max_in_flight,
         step_mode=config.step_mode,
         stages=build_stages(config.chat),
         admission=admission,
-        capacity=reason,
+        capacity=plan.reason if plan else "",
     )

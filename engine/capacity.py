@@ -4,8 +4,9 @@ The frames of N callers come at random phases, one of each in a frame time F. A 
 is a step and at most one piece of other work, such as a part of a prompt; the rows of a step are
 those whose frames came during the turn before it. A turn of B rows takes T(B) = S(B) + P seconds,
 so B settles where B = N * T(B) / F. With T(N) above F the engine falls behind. A frame waits for
-the rest of the turn in which it came, and for its own step: T(B) + S(B) at most, and less of the
-few callers who can't be in both.
+the rest of the turn in which it came, and for its own step: T(B) + S(B) at most. A caller has one
+frame in a frame time, so of few callers those who are in the one step aren't in the other, and the
+rows of the two are N at most.
 
 By chance more frames come in one turn than in another: their number is binomial, each caller's
 with a probability of T / F. So B is taken two standard deviations above its mean.
@@ -46,6 +47,11 @@ class StepCurve:
             self.rows.append(2 * self.rows[0])
             self._seconds.append(2 * self._seconds[0])
 
+    @property
+    def points(self) -> dict[int, float]:
+        """Seconds by rows, as they were measured, but never falling."""
+        return dict(zip(self.rows, self._seconds, strict=True))
+
     def __call__(self, rows: float) -> float:
         """Seconds of a step; below the first point as there."""
         if rows <= self.rows[0]:
@@ -76,11 +82,11 @@ def load_of(
 ) -> Load | None:
     """Where it settles with `sessions` callers, or None if it falls behind.
 
-    frame_s: F above. piece_s: P. slowdown: by which the curve's steps take longer.
+    frame_s: F above. piece_s: P. slowdown: by which both take longer than that.
     """
 
     def turn_s(rows: float) -> float:
-        return slowdown * curve(rows) + piece_s
+        return slowdown * (curve(rows) + piece_s)
 
     def surplus(rows: float) -> float:
         """Rows whose frames come in a turn of so many, less these."""
@@ -100,9 +106,13 @@ def load_of(
     rows = mean + _DEVIATIONS * math.sqrt(mean * max(0.0, 1 - share))
     rows = min(float(sessions), max(1.0, rows))
     step_s = slowdown * curve(rows)
-    others = min(rows, sessions - rows)
-    before_s = turn_s(max(1.0, others)) if sessions > 1 else piece_s
-    return Load(rows, step_s, before_s + step_s)
+    latency_s = slowdown * piece_s + step_s  # of a frame that comes after a pause
+    # Of one that comes in a step: its own has the other callers at most.
+    for before in {max(1.0, sessions - rows), sessions / 2, rows}:
+        if 1 <= before <= min(rows, sessions - 1):
+            own_s = slowdown * curve(min(rows, sessions - before))
+            latency_s = max(latency_s, turn_s(before) + own_s)
+    return Load(rows, step_s, latency_s)
 
 
 class Plan(msgspec.Struct, frozen=True):
@@ -116,35 +126,41 @@ def plan_slots(
     curve: StepCurve,
     *,
     frame_s: float,
-    memory_slots: int,
+    most: int,
+    limit: str = "memory allows",
     piece_s: float = 0.0,
+    slowdown: float = 1.0,
     share: float = PLANNED_SHARE,
 ) -> Plan:
-    """As many sessions as memory has room for and whose frames are never later than `share` of
-    `frame_s`; one at least. `curve`: of rows that remember all they can.
+    """As many sessions as `most`, which the reason calls `limit`, and whose frames are never later
+    than `share` of `frame_s`; one at least. `curve`: of rows that remember all they can. The
+    others: see `load_of`.
     """
     longest_s = share * frame_s
-    timely, load = 0, None
-    while timely < MAX_SLOTS:
-        more = load_of(curve, timely + 1, frame_s, piece_s=piece_s)
-        if more is None or more.latency_s > longest_s:
-            break
-        timely += 1
-        if timely <= memory_slots:
-            load = more
-    slots = max(1, min(timely, memory_slots))
+
+    def load(sessions: int) -> Load | None:
+        return load_of(curve, sessions, frame_s, piece_s=piece_s, slowdown=slowdown)
+
+    def is_late(sessions: int) -> bool:
+        found = load(sessions)
+        return found is None or found.latency_s > longest_s
+
+    timely = bisect_left(range(1, MAX_SLOTS + 1), True, key=is_late)
+    slots = max(1, min(timely, most))
     noun = "session" if slots == 1 else "sessions"
     bound = f"{MAX_SLOTS} or more" if timely == MAX_SLOTS else str(timely)
-    reason = f"{slots} {noun}: memory allows {memory_slots}, step time {bound}"
-    if load is None:
-        fate = "it will fall behind" if curve(1) > frame_s else "its frames may be late"
-        return Plan(slots, f"{reason} (a step takes {_ms(curve(1))} with 1 row): {fate}")
-    rows = math.ceil(load.rows)
+    reason = f"{slots} {noun}: {limit} {most}, step time {bound}"
+    found = load(slots)
+    if found is None or found.latency_s > longest_s:
+        step_s = slowdown * curve(1)
+        fate = "it will fall behind" if step_s > frame_s else "its frames may be late"
+        return Plan(slots, f"{reason} (a step takes {_ms(step_s)} with 1 row): {fate}")
+    rows = math.ceil(found.rows)
     size = "1 row" if rows == 1 else f"up to {rows} rows"
     return Plan(
         slots,
-        f"{reason} (steps of {_ms(load.step_s)} with {size}, frames in "
-        f"{_ms(load.latency_s)} of {_ms(longest_s)} at most)",
+        f"{reason} (steps of {_ms(found.step_s)} with {size}, frames in "
+        f"{_ms(found.latency_s)} of {_ms(longest_s)} at most)",
     )
 
 

@@ -11,7 +11,7 @@ from typing import Generic, TypeVar
 import msgspec
 
 from engine.api import EngineError, EngineSpec
-from engine.messages import Live, Order, Refused, StatsTaken
+from engine.messages import Live, Order, Refused, SlotsChanged, StatsTaken
 from engine.shm import Batch
 from engine.stages.messages import JobEnded, JobFailed, Produced
 
@@ -62,7 +62,18 @@ class Failed(msgspec.Struct, frozen=True, tag=True):
 
 
 Down = Fed | Order
-Up = Loaded | Stepped | Live | Refused | StatsTaken | Produced | JobEnded | JobFailed | Failed
+Up = (
+    Loaded
+    | Stepped
+    | Live
+    | Refused
+    | StatsTaken
+    | SlotsChanged
+    | Produced
+    | JobEnded
+    | JobFailed
+    | Failed
+)
 
 M = TypeVar("M")
 _encoder = msgspec.msgpack.Encoder()

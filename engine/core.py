@@ -9,8 +9,9 @@ from typing import cast
 
 import msgspec
 import numpy as np
+from msgspec.structs import replace
 
-from engine.admission import FORGET_AFTER_S, Admission, StepLog
+from engine.admission import Admission, StepLog
 from engine.api import (
     EngineError,
     EngineSpec,
@@ -25,6 +26,7 @@ from engine.api import (
 )
 from engine.messages import in_words
 from engine.model import LockstepModel, SeeingModel
+from engine.recalibration import Recalibration
 from engine.slots import SlotState, SlotTable
 from engine.stages.messages import JobEvent
 from engine.stages.scheduler import StageScheduler
@@ -40,12 +42,14 @@ class PrefillFailed(msgspec.Struct, frozen=True):
 class _Session:
     """A live lease and its frames that wait for a step."""
 
-    __slots__ = ("frames", "lease", "slot")
+    __slots__ = ("frames", "lease", "slot", "stepped")
 
     def __init__(self, lease: int, slot: int) -> None:
         self.lease = lease
         self.slot = slot
         self.frames: deque[tuple[Frame, float]] = deque()
+        self.stepped = 0
+        """So many frames."""
 
 
 class EngineCore:
@@ -72,8 +76,9 @@ class EngineCore:
         capacity: str = "",
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`slots` None leases all rows of the model. `admission` None takes a session for each.
-        `capacity` says why there are so many. `clock` gives monotonic seconds.
+        """`slots` None leases all rows of the model. `admission` says how many sessions are
+        taken; None: one for each, and `capacity` says why there are so many. `clock` gives
+        monotonic seconds.
         """
         known = model.spec
         slots = known.slots if slots is None else slots
@@ -85,7 +90,7 @@ class EngineCore:
             model=known.name,
             sample_rate=known.sample_rate,
             frame_size=known.frame_size,
-            slots=slots,
+            slots=slots if admission is None else admission.plan.slots,
             startup_frames=known.startup_frames,
             max_in_flight=max_in_flight,
             voices=known.voices,
@@ -101,13 +106,18 @@ class EngineCore:
             step_mode=step_mode,
             weight_bytes=known.weight_bytes,
             slot_bytes=known.slot_bytes,
-            capacity=capacity,
+            capacity=capacity if admission is None else admission.plan.reason,
+            most_slots=slots,
         )
+        """What it serves. `slots` and `capacity` are brought up to date by `step`, `advance`,
+        `open` and `stats`.
+        """
         self.stages = stages or StageScheduler({})
         """The work that fills the time between steps."""
         self._model = model
         self._clock = clock
         self._admission = admission
+        self._recalibration = Recalibration(model, admission, clock) if admission else None
         self._log = StepLog(clock)
         self._worked_until = clock()
         self._table = SlotTable(slots)
@@ -128,8 +138,16 @@ class EngineCore:
     @property
     def busy(self) -> bool:
         """True while there is something to do, the stages' work included."""
+        return self.idle_s == 0
+
+    @property
+    def idle_s(self) -> float | None:
+        """How long there will be nothing to do if nothing comes in; None: for ever."""
         rows = self._ready or self._failures or self._ended or self._prefills
-        return bool(rows) or self.stages.busy
+        if rows or self.stages.busy:
+            return 0.0
+        recalibration = self._recalibration
+        return None if recalibration is None or self._in_use else recalibration.wait_s
 
     def open(self, lease: int, params: OpenParams) -> Lease:
         """Leases a slot under the owner's id, which must be above all earlier ones.
@@ -140,6 +158,8 @@ class EngineCore:
         self._model.check(params)
         if not (self._table.count(SlotState.FREE) and self._model.room().enough):
             self._recycle()
+        if self._recalibration is not None:
+            self._recalibration.interrupt()
         if self._table.count(SlotState.FREE):
             self._check_load()
         opened = Lease(id=lease, slot=self._table.take(lease))
@@ -192,12 +212,15 @@ class EngineCore:
         timings = Timings(step_s=end - start, rows=len(batch))
         self._log.add(start, timings.step_s)
         if self._admission is not None:
-            self._admission.stepped(len(batch), timings.step_s, start - self._worked_until)
+            pause_s = start - self._worked_until
+            self._admission.stepped(len(batch), timings.step_s, pause_s, self._age_of(batch))
+            self._note_plan(self._admission)
         self._worked_until = end
         outputs: list[StepOutput] = []
         rows = zip(batch, taken, result.pcm, result.heard, result.text, strict=True)
         for session, (frame, arrived), sound, heard, text in rows:
             session.frames.popleft()
+            session.stepped += 1
             if not session.frames:
                 del self._ready[session.lease]
             outputs.append(
@@ -225,7 +248,10 @@ class EngineCore:
             self._recycle()
             return None
         if not self._prefills:
-            return self.stages.advance()
+            if self.stages.busy:
+                return self.stages.advance()
+            self._recalibrate()
+            return None
         lease, pieces = self._prefills.popleft()
         try:
             next(pieces)
@@ -243,7 +269,11 @@ class EngineCore:
 
     def stats(self) -> EngineStats:
         """Gauges and counters, counted now."""
-        prefix, room, admission = self._model.prefix_stats(), self._model.room(), self._measured()
+        prefix, room, admission = self._model.prefix_stats(), self._model.room(), self._admission
+        if admission is not None:
+            admission.correct()
+            self._note_plan(admission)
+        slots, free = self.spec.slots, self._table.count(SlotState.FREE)
         return EngineStats(
             device=self.spec.device,
             step_seconds=self._log.seconds,
@@ -251,8 +281,8 @@ class EngineCore:
             latency_s=None if admission is None else admission.latency_s(self._leased + 1),
             pages=room.pages,
             free_pages=room.free_pages,
-            slots=len(self._table),
-            free=self._table.count(SlotState.FREE),
+            slots=slots,
+            free=max(0, min(free, slots - self._in_use)),
             prefill=self._table.count(SlotState.PREFILL),
             live=self._table.count(SlotState.LIVE),
             draining=self._table.count(SlotState.DRAINING),
@@ -281,6 +311,11 @@ class EngineCore:
                 self._fail(frame, f"an image can't be seen: {in_words(error)}")
 
     @property
+    def _in_use(self) -> int:
+        """Rows that aren't as new."""
+        return len(self._table) - self._table.count(SlotState.FREE)
+
+    @property
     def _leased(self) -> int:
         return self._table.count(SlotState.PREFILL) + self._table.count(SlotState.LIVE)
 
@@ -289,15 +324,31 @@ class EngineCore:
         room = self._model.room()
         if not room.enough:
             raise Overloaded(f"{room.free_pages} of {room.pages} pages of memory are free")
-        admission = self._measured()
-        if admission is not None and (why := admission.refusal(self._leased)):
-            raise Overloaded(why)
+        if self._admission is not None:
+            why = self._admission.refusal(self._leased)
+            self._note_plan(self._admission)
+            if why:
+                raise Overloaded(why)
 
-    def _measured(self) -> Admission | None:
-        """The admission, with nothing in it from before a long time without work."""
-        if self._admission and self._clock() - self._worked_until > FORGET_AFTER_S:
-            self._admission.forget()
-        return self._admission
+    def _recalibrate(self) -> None:
+        """Does a piece of it, if it is due: never while anybody has a row, or waits to get one."""
+        if self._admission is None or self._recalibration is None or self._in_use:
+            return
+        if not self._recalibration.wait_s:
+            self._recalibration.advance()
+            self._note_plan(self._admission)
+
+    def _note_plan(self, admission: Admission) -> None:
+        if admission.plan.slots != self.spec.slots:
+            plan = admission.plan
+            self.spec = replace(self.spec, slots=plan.slots, capacity=plan.reason)
+
+    def _age_of(self, batch: Sequence[_Session]) -> float:
+        """The part of what their rows can remember that they do, in the mean."""
+        context = self._model.spec.context
+        if not context:
+            return 1.0
+        return sum(min(context, session.stepped) for session in batch) / (context * len(batch))
 
     def _prefill(self, row: int, params: OpenParams) -> Iterator[None]:
         # A generator of our own: the model's first piece, too, runs in `advance`.
@@ -309,6 +360,8 @@ class EngineCore:
             for slot in self._ended:
                 self._table.recycle(slot)
             self._ended = []
+            if self._recalibration is not None:
+                self._recalibration.rest()
 
     def _fail(self, frame: Frame, reason: str) -> None:
         self.close(frame.lease)

@@ -135,11 +135,11 @@ class _Port:
         self._commands = commands
         self._tell = tell
 
-    def receive(self, *, wait: bool) -> list[Command] | None:
+    def receive(self, *, wait_s: float | None) -> list[Command] | None:
         commands: list[Command] = []
         with contextlib.suppress(queue.Empty):
             while True:
-                command = self._commands.get(block=wait and not commands)
+                command = self._commands.get(not commands and wait_s != 0, wait_s)
                 if command is None:
                     return None
                 commands.append(command)

@@ -99,6 +99,13 @@ class StatsTaken(msgspec.Struct, frozen=True, tag=True):
     stats: EngineStats
 
 
+class SlotsChanged(msgspec.Struct, frozen=True, tag=True):
+    """The engine takes more sessions than before, or fewer, and why."""
+
+    slots: int
+    capacity: str
+
+
 class Outputs(msgspec.Struct, frozen=True):
     """All that one step gave."""
 
@@ -108,4 +115,4 @@ class Outputs(msgspec.Struct, frozen=True):
 Order = Open | Close | GetStats | StartJob | AbortJob | Grant
 """What an owner says in words; frames go another way."""
 Command = Order | Feed
-Event = Live | Refused | StatsTaken | Outputs | Produced | JobEnded | JobFailed
+Event = Live | Refused | StatsTaken | SlotsChanged | Outputs | Produced | JobEnded | JobFailed

@@ -30,6 +30,7 @@ from engine.messages import (
     Open,
     Outputs,
     Refused,
+    SlotsChanged,
     StatsTaken,
 )
 from engine.port import OwnerPort
@@ -115,10 +116,11 @@ class Owners:
         self._poll.register(listener, select.POLLIN)
         self._enter(self._first)
 
-    def receive(self, *, wait: bool) -> Iterable[Command] | None:
+    def receive(self, *, wait_s: float | None) -> Iterable[Command] | None:
         """What has come in, of each owner in order. None: the first one is gone."""
         commands: list[Command] = []
-        ready = self._poll.poll(None if wait and not self._lost else 0)
+        wait_ms = None if wait_s is None else 1000 * wait_s
+        ready = self._poll.poll(0 if self._lost else wait_ms)
         for descriptor, event in ready:
             if event & select.POLLOUT and (behind := self._owners.get(descriptor)) is not None:
                 self._go_on(behind)
@@ -160,6 +162,10 @@ class Owners:
             case StatsTaken(request=request):
                 if (found := self._owner_of.pop(request, None)) is not None:
                     self._tell(found[0], replace(event, request=found[1]))
+            case SlotsChanged(slots=slots, capacity=capacity):
+                self._spec = replace(self._spec, slots=slots, capacity=capacity)
+                for owner in tuple(self._owners.values()):
+                    self._tell(owner, event)
             case Produced(job=job):
                 if (found := self._owner_of.get(job)) is not None:
                     self._tell(found[0], replace(event, job=found[1]))
@@ -207,7 +213,7 @@ class Owners:
 
     def _receive_from(self, owner: _Owner) -> Iterable[Command] | None:
         try:
-            return owner.receive(wait=False)
+            return owner.receive(wait_s=0)
         except OSError:
             return None
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import select
 import socket
 from collections.abc import Sequence
 
@@ -21,14 +22,20 @@ class OwnerPort:
     def __init__(self, channel: socket.socket, memory: tuple[int, int], spec: EngineSpec) -> None:
         """`memory`: descriptors of the rings down and up, which get their size here."""
         self.channel = channel
+        self._poll = select.poll()
+        self._poll.register(channel, select.POLLIN)
         self._unpacker = down()
         self._frames, self._outputs = (Ring(file, spec, create=True) for file in memory)
         self._silence = np.zeros(spec.frame_size, np.float32)
 
-    def receive(self, *, wait: bool) -> Sequence[Command] | None:
-        """What has come in, in order; waits for something if told to. None: the owner is gone."""
+    def receive(self, *, wait_s: float | None) -> Sequence[Command] | None:
+        """What has come in, in order; waits so long for something, None for ever. None: the owner
+        is gone.
+        """
+        if wait_s:
+            self._poll.poll(1000 * wait_s)
         try:
-            data = self.channel.recv(_READ_BYTES, 0 if wait else socket.MSG_DONTWAIT)
+            data = self.channel.recv(_READ_BYTES, 0 if wait_s is None else socket.MSG_DONTWAIT)
         except BlockingIOError:
             return ()
         if not data:

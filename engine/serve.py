@@ -19,6 +19,7 @@ from engine.messages import (
     Open,
     Outputs,
     Refused,
+    SlotsChanged,
     StatsTaken,
 )
 from engine.stages.messages import AbortJob, Grant, JobEnded, JobFailed, Produced, StartJob
@@ -29,8 +30,10 @@ logger = logging.getLogger(__name__)
 class Port(Protocol):
     """The engine's end of the line to its owner."""
 
-    def receive(self, *, wait: bool) -> Iterable[Command] | None:
-        """What has come in, in order; waits for something if told to. None: the owner is gone."""
+    def receive(self, *, wait_s: float | None) -> Iterable[Command] | None:
+        """What has come in, in order; waits so long for something, None for ever. None: the owner
+        is gone.
+        """
         ...
 
     def send(self, event: Event) -> None:
@@ -46,7 +49,8 @@ def serve(core: EngineCore, port: Port, gate: Gate | None = None) -> None:
     The gate is closed while frames are ready or in a step.
     """
     gate = gate or Gate()
-    while (commands := port.receive(wait=not core.busy)) is not None:
+    spec = core.spec
+    while (commands := port.receive(wait_s=core.idle_s)) is not None:
         for command in commands:
             _obey(core, port, command)
         gate.closed = core.ready
@@ -62,6 +66,9 @@ def serve(core: EngineCore, port: Port, gate: Gate | None = None) -> None:
                 port.send(Refused.by(failed, error))
             case Produced() | JobEnded() | JobFailed() as event:
                 port.send(event)
+        if core.spec is not spec:
+            spec = core.spec
+            port.send(SlotsChanged(spec.slots, spec.capacity))
 
 
 def _obey(core: EngineCore, port: Port, command: Command) -> None:

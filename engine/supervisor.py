@@ -36,6 +36,7 @@ from engine.messages import (
     Order,
     Outputs,
     Refused,
+    SlotsChanged,
     StatsTaken,
 )
 from engine.stages.config import PipelineConfig
@@ -291,7 +292,8 @@ class SupervisedEngine:
                 if (timings := outputs[0].timings).rows:
                     self.step_s += _STEP_S_WEIGHT * (timings.step_s - self.step_s)
                 self.stream.put(outputs)
-                limit = 2 * self.spec.slots * self.spec.max_in_flight
+                slots = max(self.spec.slots, self.spec.most_slots)
+                limit = 2 * slots * self.spec.max_in_flight
                 if self.stream.waiting > limit and self._link is not None:
                     self._link.abort(f"nobody reads its steps: over {limit} outputs wait")
             case Live(lease=lease):
@@ -301,6 +303,9 @@ class SupervisedEngine:
             case Refused(lease=refused):
                 if (opened := self._opens.get(refused)) is not None and not opened.done():
                     opened.set_exception(event.error())
+            case SlotsChanged(slots=slots, capacity=capacity):
+                if self._spec is not None:
+                    self._spec = msgspec.structs.replace(self._spec, slots=slots, capacity=capacity)
             case StatsTaken(request=request, stats=stats):
                 if (asked := self._questions.get(request)) is not None and not asked.done():
                     asked.set_result(stats)

@@ -77,8 +77,10 @@ def _own(context: Context) -> Iterator[Metric]:
 
 
 def _engine(stats: EngineStats) -> Iterator[Metric]:
-    yield _gauge("slots_max", "Slots: conversations at a time.", stats.slots)
-    yield _gauge("slots_used", "Slots that are not free.", stats.slots - stats.free)
+    yield _gauge(
+        "slots_max", "Slots: conversations that are taken at a time, as steps are now.", stats.slots
+    )
+    yield _gauge("slots_used", "Slots that are not free.", _used(stats))
     states = {"prefill": stats.prefill, "live": stats.live, "draining": stats.draining}
     yield _labelled(GaugeMetricFamily, "slots", "Slots by state.", "state", states)
     yield _gauge("engine_queued_frames", "Frames that wait for a step.", stats.queued_frames)
@@ -92,6 +94,10 @@ def _engine(stats: EngineStats) -> Iterator[Metric]:
         CounterMetricFamily, "prefix_cache_lookups", "Prompts looked up.", "result", results
     )
     yield from _devices(stats.engines or (stats,))
+
+
+def _used(stats: EngineStats) -> int:
+    return stats.prefill + stats.live + stats.draining
 
 
 def _devices(engines: tuple[EngineStats, ...]) -> Iterator[Metric]:
@@ -110,7 +116,7 @@ def _devices(engines: tuple[EngineStats, ...]) -> Iterator[Metric]:
     gauge, counter = GaugeMetricFamily, CounterMetricFamily
     yield each(gauge, "up", "1 while the engine answers.", lambda e: e.up)
     yield each(gauge, "slots_max", "Slots of the engine.", lambda e: e.slots)
-    yield each(gauge, "slots_used", "Those not free.", lambda e: e.slots - e.free)
+    yield each(gauge, "slots_used", "Those not free.", _used)
     yield each(counter, "steps", "Steps of the model.", lambda e: e.steps)
     yield each(counter, "frames", "Frames stepped.", lambda e: e.frames)
     yield each(counter, "step_seconds", "Time spent in steps.", lambda e: e.step_seconds)

@@ -5,21 +5,23 @@ import os
 import signal
 import socket
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
 from pathlib import Path
 
 import numpy as np
 import pytest
 from engine_runs import HANGS_S, Reader, frame, until_ready
+from msgspec.structs import replace
 
 from engine.api import EngineConfig, Frame, NoFreeSlot, OpenParams
 from engine.attached import AttachedEngine
 from engine.backoff import Backoff
-from engine.channel import pack
+from engine.channel import Loaded, pack, up
 from engine.child import ChildEngine
-from engine.echo import FRAME_SIZE
-from engine.messages import GetStats
-from engine.owners import MAX_UNSENT
+from engine.core import EngineCore
+from engine.echo import FRAME_SIZE, EchoModel
+from engine.messages import GetStats, SlotsChanged
+from engine.owners import MAX_UNSENT, Owners
 from engine.shm import create_memory
 
 FAULTS = Path(__file__).parent / "faults"
@@ -105,6 +107,45 @@ async def test_an_owner_that_goes_frees_its_slots_and_nobody_else_notices(tmp_pa
                 successor.feed([frame(lease.id)])
                 assert len(await reader.outputs(lease, 1)) == 1
         assert not heard_by_two.losses
+
+
+def test_every_owner_hears_how_many_sessions_are_taken_and_so_does_who_comes_later(
+    tmp_path: Path,
+) -> None:
+    path = str(tmp_path / "engine")
+    with ExitStack() as stack:
+        listener = stack.enter_context(socket.socket(socket.AF_UNIX))
+        listener.bind(path)
+        listener.listen()
+        first, theirs = map(stack.enter_context, socket.socketpair())
+        memory = [create_memory() for _ in range(2)]
+        for descriptor in memory:
+            stack.callback(os.close, descriptor)
+        spec = EngineCore(EchoModel(3)).spec
+        owners = Owners(listener, theirs, (memory[0], memory[1]), spec)
+
+        def attached() -> socket.socket:
+            channel = stack.enter_context(socket.socket(socket.AF_UNIX))
+            channel.connect(path)
+            owners.receive(wait_s=HANGS_S)
+            socket.send_fds(channel, [b" "], memory)
+            owners.receive(wait_s=HANGS_S)
+            return channel
+
+        def said(channel: socket.socket) -> list[object]:
+            return [*up().push(channel.recv(1 << 16))]
+
+        second = attached()
+        assert said(second) == [Loaded(spec)]
+        change = SlotsChanged(2, "2 sessions: why")
+        owners.send(change)
+        assert said(first) == said(second) == [change]
+        now = replace(spec, slots=2, capacity="2 sessions: why")
+        third = attached()
+        assert said(third) == [Loaded(now)]
+        for channel in (second, third):
+            channel.close()
+            owners.receive(wait_s=HANGS_S)  # closes its end
 
 
 async def test_an_owner_that_does_not_read_is_given_up_and_holds_up_nobody(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from engine.api import (
     OpenParams,
 )
 from engine.channel import Ended, Failed, Fed, Loaded, Stepped, down, pack, up
-from engine.messages import Close, GetStats, Live, Open, Refused, StatsTaken
+from engine.messages import Close, GetStats, Live, Open, Refused, SlotsChanged, StatsTaken
 from engine.shm import Batch
 
 DOWN = [
@@ -56,6 +56,7 @@ UP = [
             restarts=0,
         ),
     ),
+    SlotsChanged(4, "4 sessions: why"),
     Failed("last words"),
 ]
 

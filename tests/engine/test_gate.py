@@ -63,7 +63,7 @@ class WatchingPort:
         self.turns = iter(turns)
         self.seen = []
 
-    def receive(self, *, wait):
+    def receive(self, *, wait_s):
         self.seen.append(("receive", self.gate.closed))
         return next(self.turns, None)
 

@@ -1,12 +1,14 @@
 import asyncio
 import logging
 import threading
+import time
 from collections.abc import Iterator, Sequence
 
 import numpy as np
 import pytest
-from engine_runs import Reader, frame, until_ready
+from engine_runs import HANGS_S, Reader, frame, until_ready
 
+from engine import recalibration
 from engine.api import (
     BadParams,
     EngineConfig,
@@ -245,6 +247,35 @@ async def test_a_failed_step_loses_the_engine_which_starts_again(
         assert (stats.restarts, stats.stale_frames, stats.live) == (1, 1, 1)
         assert len(reader.losses) == 1
     assert any(record.levelno == logging.ERROR for record in caplog.records)
+
+
+async def test_slots_follow_the_time_of_steps_while_nobody_is_there(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of an engine that was started beside something that took its time."""
+    monkeypatch.setattr(recalibration, "FIRST_S", 0.01)
+    busy = threading.Event()
+    busy.set()
+
+    class Slowed(EchoModel):
+        def step(self, rows: Sequence[int], pcm: Pcm) -> StepResult:
+            if busy.is_set():
+                time.sleep(0.1)
+            return super().step(rows, pcm)
+
+    config = EngineConfig(model="echo", slots="auto", admission="measured")
+    engine = engine_of(Slowed(2, slots_by_memory=True), config)
+    async with Reader(engine):
+        await engine.start()
+        assert engine.spec.slots == 1
+        busy.clear()
+        async with asyncio.timeout(HANGS_S):
+            while engine.spec.slots == 1:
+                await asyncio.sleep(0.005)
+        assert engine.spec.capacity.startswith("2 sessions: memory allows 2")
+        for _ in range(2):
+            await engine.open(PARAMS)
+        assert (await engine.stats()).free == 0
 
 
 async def test_a_model_that_cannot_be_built_says_why() -> None:

@@ -89,7 +89,7 @@ class PacedCallers:
         ]
         self._start = self._end = self._next_visit = float("inf")
 
-    def receive(self, *, wait: bool) -> Sequence[Command] | None:
+    def receive(self, *, wait_s: float | None) -> Sequence[Command] | None:
         """What is due by now; waits for something if told to. None: the time is over."""
         while True:
             now = self._clock()
@@ -110,7 +110,7 @@ class PacedCallers:
             commands, self._outbox = self._outbox, []
             if frames:
                 commands.append(Feed(frames, now))
-            if commands or not wait:
+            if commands or wait_s == 0:
                 return commands
             next_frame = self._due[0][0] if self._due else float("inf")
             self._sleep(max(0.0, min(next_frame, self._next_visit, self._end, now + 1) - now))
@@ -249,10 +249,10 @@ class BusyCallers:
         """Until the time is over."""
         return self._end - time.monotonic()
 
-    def receive(self, *, wait: bool) -> Sequence[Command] | None:
+    def receive(self, *, wait_s: float | None) -> Sequence[Command] | None:
         """A frame of everybody, and who comes and goes. None: it is over."""
         if self._closing:
-            return None if wait else ()
+            return () if wait_s == 0 else None
         if self.turns >= self._frames or self.seconds_left <= 0:
             self._closing = True
             return [Close(lease) for lease in (*self._live, *self._opening)]

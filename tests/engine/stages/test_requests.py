@@ -176,8 +176,8 @@ class ScriptedPort:
         self.waits = []
         self.told = []
 
-    def receive(self, *, wait):
-        self.waits.append(wait)
+    def receive(self, *, wait_s):
+        self.waits.append(wait_s)
         return next(self.turns, None)
 
     def send(self, event):
@@ -201,7 +201,7 @@ def test_a_ready_frame_waits_for_one_piece_at_most():
     serve(core, port, Gate())
     first = [Live, Outputs, Produced, Outputs, Produced]
     assert port.told == [*first, Outputs, Live]
-    assert port.waits == [True, False, False, False, False, True, True]
+    assert port.waits == [None, 0, 0, 0, 0, None, None]
 
 
 ACTIONS = st.lists(
