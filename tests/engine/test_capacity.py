@@ -31,6 +31,8 @@ STAIRS = StepCurve(
     {1: 0.006, 8: 0.006, 9: 0.01, 32: 0.01, 33: 0.022, 64: 0.022, 65: 0.036, 128: 0.036}
 )
 CPU = StepCurve({1: 0.02, 2: 0.032, 3: 0.044})
+ALONE = StepCurve({1: 0.0145, 2: 0.029})
+"""Rows that are stepped one after the other."""
 
 
 class Clock:
@@ -103,7 +105,17 @@ def latencies(core: EngineCore, clock: Clock, sessions: int, seed: int) -> list[
 
 @pytest.mark.parametrize(
     ("curve", "sessions"),
-    [(GPU, 8), (GPU, 128), (GPU, 250), (STAIRS, 20), (STAIRS, 100), (CPU, 1), (CPU, 2), (CPU, 4)],
+    [
+        (GPU, 8),
+        (GPU, 128),
+        (GPU, 250),
+        (STAIRS, 20),
+        (STAIRS, 100),
+        (CPU, 1),
+        (CPU, 2),
+        (CPU, 4),
+        (ALONE, 3),
+    ],
 )
 def test_frames_are_as_late_as_predicted_and_no_later(curve: StepCurve, sessions: int) -> None:
     load = load_of(curve, sessions, FRAME_S)
@@ -170,6 +182,14 @@ def test_the_plan_is_the_largest_number_in_time() -> None:
     assert fits.latency_s <= PLANNED_SHARE * FRAME_S
     assert more is None or more.latency_s > PLANNED_SHARE * FRAME_S
     assert plan.reason.startswith(f"{plan.slots} sessions: memory allows 1000, step time ")
+
+
+def test_callers_who_are_in_one_step_are_not_in_the_next_as_well() -> None:
+    for sessions in (2, 3, 4):
+        load = load_of(ALONE, sessions, FRAME_S, piece_s=0.01)
+        assert load is not None
+        assert load.latency_s == pytest.approx(0.01 + sessions * ALONE(1))
+    assert plan_slots(ALONE, frame_s=FRAME_S, most=64, piece_s=0.01).slots == 3
 
 
 def test_memory_may_allow_less() -> None:
