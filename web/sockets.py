@@ -16,6 +16,10 @@ from web.websocket import Socket
 
 _SEND_BUFFER = 1 << 18
 """Bytes that the kernel holds for one client: seconds of its audio, not minutes."""
+_RECEIVE_BUFFER = 1 << 18
+"""Bytes that it holds of one client. All of them are read at once: left to itself it holds
+megabytes of a sender in a hurry, and reading those holds up everybody else for longer than a frame.
+"""
 
 
 async def upgrade(
@@ -44,6 +48,8 @@ async def upgrade(
     if transport is not None:
         raw = transport.get_extra_info("socket")
         raw.setsockopt(sockets.SOL_SOCKET, sockets.SO_SNDBUF, _SEND_BUFFER)
+        if max_bytes is None:
+            raw.setsockopt(sockets.SOL_SOCKET, sockets.SO_RCVBUF, _RECEIVE_BUFFER)
     return socket, transport
 
 

@@ -120,6 +120,17 @@ async def test_who_never_reads_is_cut_and_slows_nobody(start_server, call):
         assert counted == 1
 
 
+async def test_of_who_sends_in_a_hurry_the_kernel_holds_no_megabytes(start_server):
+    async with start_server() as server, raw_socket(server) as (_, writer):
+        (connection,) = server._runner.server.connections
+        held = connection.transport.get_extra_info("socket")
+        writer.write(b"\x01" + masked(b"{")[1:])
+        for _ in range(100):
+            writer.write((b"\x00\x80" + bytes(4)) * 50_000)
+            await writer.drain()
+        assert held.getsockopt(sockets.SOL_SOCKET, sockets.SO_RCVBUF) <= 1 << 19
+
+
 async def test_who_vanishes_is_held_and_makes_room_for_the_next(start_server, call):
     async with start_server(resume_grace_s=30) as server, call(server) as other:
         await other.configure()
