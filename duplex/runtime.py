@@ -105,7 +105,7 @@ class Runtime:
             return "draining"
         if any(pump.done() for pump in self._pumps):
             return "the runtime has failed"
-        return None if self.engine.ready else "the model engine is not running"
+        return None if self.engine.ready else "the model engine is starting"
 
     async def start(self) -> None:
         """Starts the engine; raises EngineError if it can't."""
