@@ -10,7 +10,7 @@ from statistics import median
 from typing import Final
 
 from engine.calibration import Calibration
-from engine.capacity import PLANNED_SHARE, Load, Plan, load_of, plan_slots
+from engine.capacity import PLANNED_SHARE, Plan, load_of, plan_slots
 
 logger = logging.getLogger(__name__)
 
@@ -121,9 +121,7 @@ class Admission:
 
     def latency_s(self, sessions: int) -> float:
         """Of a frame at most, with so many sessions; infinite if the engine would fall behind."""
-        return _latency_s(
-            load_of(self.measured.curve, sessions, self._frame_s, slowdown=self.slowdown)
-        )
+        return self._latency_s(sessions, 0.0)
 
     def correct(self) -> None:
         """Brings the plan up to date with what was measured."""
@@ -144,22 +142,17 @@ class Admission:
         if sessions < self.plan.slots:
             return None
         why = f"with a session more than the {sessions} there are, frames would "
-        latency_s = _latency_s(self._load(sessions + 1))
+        latency_s = self._latency_s(sessions + 1, self.measured.piece_s)
         if math.isinf(latency_s):
             return why + "fall behind"
         allowed_s = self._share * self._frame_s
         return why + f"take up to {1000 * latency_s:.1f} ms; {1000 * allowed_s:.0f} ms are allowed"
 
-    def _load(self, sessions: int) -> Load | None:
-        """While somebody joins."""
-        measured = self.measured
-        return load_of(
-            measured.curve,
-            sessions,
-            self._frame_s,
-            piece_s=measured.piece_s,
-            slowdown=self.slowdown,
-        )
+    def _latency_s(self, sessions: int, piece_s: float) -> float:
+        """With pieces of a prompt of so many seconds, while somebody joins."""
+        curve, slowdown = self.measured.curve, self.slowdown
+        load = load_of(curve, sessions, self._frame_s, piece_s=piece_s, slowdown=slowdown)
+        return math.inf if load is None else load.latency_s
 
     def _planned(self, share: float, *, pieces: bool = True) -> Plan:
         return plan_slots(
@@ -171,7 +164,3 @@ class Admission:
             slowdown=self.slowdown,
             share=share,
         )
-
-
-def _latency_s(load: Load | None) -> float:
-    return math.inf if load is None else load.latency_s

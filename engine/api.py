@@ -105,6 +105,11 @@ class EngineSpec(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     @property
+    def all_slots(self) -> int:
+        """As many as there are when most are taken."""
+        return max(self.slots, self.most_slots)
+
+    @property
     def frame_s(self) -> float:
         """Seconds of one frame."""
         return self.frame_size / self.sample_rate

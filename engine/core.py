@@ -86,7 +86,7 @@ class EngineCore:
             raise ValueError(f"slots must be 1 to the model's {known.slots} rows, not {slots}")
         if max_in_flight < 1:
             raise ValueError(f"max_in_flight must be at least 1, not {max_in_flight}")
-        self.spec = EngineSpec(
+        self._spec = EngineSpec(
             model=known.name,
             sample_rate=known.sample_rate,
             frame_size=known.frame_size,
@@ -109,9 +109,6 @@ class EngineCore:
             capacity=capacity if admission is None else admission.plan.reason,
             most_slots=slots,
         )
-        """What it serves. `slots` and `capacity` are brought up to date by `step`, `advance`,
-        `open` and `stats`.
-        """
         self.stages = stages or StageScheduler({})
         """The work that fills the time between steps."""
         self._model = model
@@ -129,6 +126,15 @@ class EngineCore:
         self._steps = 0
         self._frames = 0
         self._stale = 0
+
+    @property
+    def spec(self) -> EngineSpec:
+        """What it serves, with as many slots as the admission takes now: another object after each
+        change of their number.
+        """
+        if self._admission is not None and (plan := self._admission.plan).slots != self._spec.slots:
+            self._spec = replace(self._spec, slots=plan.slots, capacity=plan.reason)
+        return self._spec
 
     @property
     def ready(self) -> bool:
@@ -214,7 +220,6 @@ class EngineCore:
         if self._admission is not None:
             pause_s = start - self._worked_until
             self._admission.stepped(len(batch), timings.step_s, pause_s, self._age_of(batch))
-            self._note_plan(self._admission)
         self._worked_until = end
         outputs: list[StepOutput] = []
         rows = zip(batch, taken, result.pcm, result.heard, result.text, strict=True)
@@ -272,7 +277,6 @@ class EngineCore:
         prefix, room, admission = self._model.prefix_stats(), self._model.room(), self._admission
         if admission is not None:
             admission.correct()
-            self._note_plan(admission)
         slots, free = self.spec.slots, self._table.count(SlotState.FREE)
         return EngineStats(
             device=self.spec.device,
@@ -324,24 +328,14 @@ class EngineCore:
         room = self._model.room()
         if not room.enough:
             raise Overloaded(f"{room.free_pages} of {room.pages} pages of memory are free")
-        if self._admission is not None:
-            why = self._admission.refusal(self._leased)
-            self._note_plan(self._admission)
-            if why:
-                raise Overloaded(why)
+        if self._admission is not None and (why := self._admission.refusal(self._leased)):
+            raise Overloaded(why)
 
     def _recalibrate(self) -> None:
         """Does a piece of it, if it is due: never while anybody has a row, or waits to get one."""
-        if self._admission is None or self._recalibration is None or self._in_use:
-            return
-        if not self._recalibration.wait_s:
-            self._recalibration.advance()
-            self._note_plan(self._admission)
-
-    def _note_plan(self, admission: Admission) -> None:
-        if admission.plan.slots != self.spec.slots:
-            plan = admission.plan
-            self.spec = replace(self.spec, slots=plan.slots, capacity=plan.reason)
+        recalibration = self._recalibration
+        if recalibration is not None and not self._in_use and not recalibration.wait_s:
+            recalibration.advance()
 
     def _age_of(self, batch: Sequence[_Session]) -> float:
         """The part of what their rows can remember that they do, in the mean."""

@@ -70,6 +70,7 @@ class Fleet:
         return replace(
             specs[0],
             slots=slots,
+            most_slots=sum(spec.all_slots for spec in specs),
             device=", ".join(engine.name for engine in self._engines),
             weight_bytes=sum(spec.weight_bytes for spec in specs),
             capacity=f"{slots} ({'; '.join(reasons)})",

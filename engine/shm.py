@@ -49,7 +49,7 @@ class Ring:
 
     def __init__(self, descriptor: int, spec: EngineSpec, *, create: bool = False) -> None:
         """Room for all frames that the engine's leases may have in flight together."""
-        self.capacity = max(spec.slots, spec.most_slots) * spec.max_in_flight
+        self.capacity = spec.all_slots * spec.max_in_flight
         fields_bytes = self.capacity * FIELDS * 8
         size = _HEADER + fields_bytes + self.capacity * spec.frame_size * 4
         if create:

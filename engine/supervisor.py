@@ -292,8 +292,7 @@ class SupervisedEngine:
                 if (timings := outputs[0].timings).rows:
                     self.step_s += _STEP_S_WEIGHT * (timings.step_s - self.step_s)
                 self.stream.put(outputs)
-                slots = max(self.spec.slots, self.spec.most_slots)
-                limit = 2 * slots * self.spec.max_in_flight
+                limit = 2 * self.spec.all_slots * self.spec.max_in_flight
                 if self.stream.waiting > limit and self._link is not None:
                     self._link.abort(f"nobody reads its steps: over {limit} outputs wait")
             case Live(lease=lease):

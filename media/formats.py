@@ -81,7 +81,7 @@ def check(format: AudioFormat, data: bytes | memoryview) -> None:
     if format is AudioFormat.PCM_F32LE or format is AudioFormat.WAV:
         decode(format, data)
     else:
-        _check_whole(format, data, sample_width(format))
+        _check_whole(format, data)
 
 
 def decode(format: AudioFormat, data: bytes | memoryview) -> Pcm:
@@ -92,10 +92,10 @@ def decode(format: AudioFormat, data: bytes | memoryview) -> Pcm:
     """
     match format:
         case AudioFormat.PCM16:
-            _check_whole(format, data, 2)
+            _check_whole(format, data)
             return np.frombuffer(data, "<i2") * _TO_FLOAT
         case AudioFormat.PCM_F32LE:
-            _check_whole(format, data, 4)
+            _check_whole(format, data)
             pcm = np.frombuffer(data, "<f4")
             if not np.isfinite(pcm).all():
                 raise BadAudio("pcm_f32le holds NaN or infinity")
@@ -131,7 +131,8 @@ def to_int16(pcm: Pcm) -> npt.NDArray[np.int16]:
     return scaled.astype("<i2")
 
 
-def _check_whole(format: AudioFormat, data: bytes | memoryview, width: int) -> None:
+def _check_whole(format: AudioFormat, data: bytes | memoryview) -> None:
+    width = sample_width(format)
     if len(data) % width:
         raise BadAudio(
             f"{len(data)} bytes of {format.value} are no whole number of {width}-byte samples"

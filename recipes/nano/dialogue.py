@@ -16,12 +16,11 @@ from torch import Tensor
 
 from recipes.nano import domain
 from recipes.nano.clips import SAMPLE_RATE, Clips
-from recipes.nano.mixing import NO_PLACEMENTS
+from recipes.nano.mixing import NO_PLACEMENTS, USER_RATE
 from recipes.nano.tokenizer import PAD, TextTokenizer
 
 FRAME_S = 0.08
 FRAME = 1920
-USER_RATE = (0.8, 1.25)  # of playback: pace and pitch
 SILENCE_FRAMES = 6
 VOICE_LEAST, VOICE_MOST = 20, 34
 PROMPT_MOST = 100

@@ -12,6 +12,7 @@ from torch import Tensor
 from recipes.nano.clips import SAMPLE_RATE, Clips
 
 CURVE_TERMS, CURVE_DB = 6, 2.5  # a random smooth response: cosines over the octaves, in dB
+USER_RATE = (0.8, 1.25)  # of people's clips: pace and pitch
 NO_PLACEMENTS = torch.zeros(0, 6, dtype=torch.float64)
 
 

@@ -195,6 +195,15 @@ def festival(text: str, rng: Random) -> tuple[Pcm, str]:
         return read_wav(Path(out.name).read_bytes()), voice
 
 
+def _stretched(
+    bins: int, factor: float
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]:
+    """Between which two bins each bin of a spectrum lies that is `factor` as wide, and how far."""
+    source = np.minimum(np.arange(bins) / factor, bins - 1)
+    low = source.astype(np.int64)
+    return low, np.minimum(low + 1, bins - 1), source - low
+
+
 def revoice(pcm: Pcm, rng: Random) -> tuple[Pcm, str]:
     """Another person says a clip at 24 kHz: WORLD takes it apart, and what is put together again
     has another pitch, melody, throat, breath and pace, each independent of the others.
@@ -217,12 +226,9 @@ def revoice(pcm: Pcm, rng: Random) -> tuple[Pcm, str]:
     log = np.log(f0[voiced])
     if len(log):
         f0[voiced] = np.exp(log.mean() + (log - log.mean()) * melody) * pitch
-    bins = envelope.shape[1]
-    source = np.minimum(np.arange(bins) / formants, bins - 1)
-    low = source.astype(int)
-    part = source - low
+    low, high, part = _stretched(envelope.shape[1], formants)
     levels = np.log(np.maximum(envelope, 1e-16))
-    levels = levels[:, low] * (1 - part) + levels[:, np.minimum(low + 1, bins - 1)] * part
+    levels = levels[:, low] * (1 - part) + levels[:, high] * part
     y = pyworld.synthesize(
         f0,
         np.ascontiguousarray(np.exp(levels)),
@@ -276,12 +282,9 @@ class Hibari:
         *parts, durations = self._tts.sess.run(None, feed)
         lh, theta, ln, lr, phi, f0 = (p[0] for p in parts)
         if timbre.formants != 1.0:
-            bins = len(lh)
-            source = np.clip(np.arange(bins) / timbre.formants, 0, bins - 1)
-            low = source.astype(int)
-            high = np.minimum(low + 1, bins - 1)
-            w = (source - low)[:, None].astype(np.float32)
-            near = np.rint(source).astype(int)
+            low, high, part = _stretched(len(lh), timbre.formants)
+            w = part[:, None].astype(np.float32)
+            near = np.rint(low + part).astype(int)
             lh, ln, lr = (x[low] * (1 - w) + x[high] * w for x in (lh, ln, lr))
             theta, phi = theta[near], phi[near]
         pitch = (f0 * timbre.pitch).astype(np.float32)

@@ -65,7 +65,7 @@ def main(
     workers: Annotated[int, typer.Option(help="processes that plan conversations")] = 12,
     codec_rows: Annotated[int | None, typer.Option(help="windows a codec batch")] = None,
     tiny: Annotated[bool, typer.Option(help="small batches of the language model")] = False,
-    captured: Annotated[bool, typer.Option(help="its steps as CUDA graphs")] = True,
+    captured: Annotated[bool, typer.Option(help="steps as CUDA graphs")] = True,
     tokenizer: Path = TOKENIZER,
 ) -> None:
     """Train codec, decoder and language model, and make a model directory of them."""
@@ -73,13 +73,14 @@ def main(
     codec, decoder, lm = out / "codec", out / "decoder", out / "lm"
     heard = out / "clips"  # decoded
     rows = ("--rows", codec_rows) if codec_rows else ()
+    graphs = "--captured" if captured else "--no-captured"
     stages = [Stage(out, "clips", f"clips/{SAVED}", clips, heard)]
     try:
         stages[0].wait()
         stages.append(
             Stage(
                 out, "train_codec", "codec/codec_log.json",
-                heard, codec, "--seconds", codec_seconds, *rows,
+                heard, codec, "--seconds", codec_seconds, *rows, graphs,
             )
         )  # fmt: skip
         stages[1].wait()
@@ -87,7 +88,7 @@ def main(
             Stage(
                 out, "train_lm", "lm/lm_log.json",
                 heard, codec, tokenizer, lm, "--seconds", lm_seconds, "--workers", workers,
-                *(["--tiny"] if tiny else []), "--captured" if captured else "--no-captured",
+                *(["--tiny"] if tiny else []), graphs,
             ),
             Stage(
                 out, "train_codec", "decoder/codec_log.json",

@@ -35,7 +35,7 @@ from recipes.nano.losses import (
     character_loss,
     discriminator_loss,
 )
-from recipes.nano.mixing import ClipBank, augment
+from recipes.nano.mixing import USER_RATE, ClipBank, augment
 from recipes.nano.weights import load_parts, save_parts
 
 console = Console(width=160)
@@ -44,7 +44,6 @@ Shares = tuple[float, float]  # of the windows: agent, noise; the rest is people
 SHARES: Shares = (0.22, 0.06)
 DECODED = 0.38  # share of the windows that are decoded: the agent, the noise and a few people
 ROWS, DECODER_ROWS = 96, 64
-USER_RATE = (0.8, 1.25)
 USER_WEIGHT = 0.3  # of people in the mel loss: what matters of them is what they say
 CRITIC_WINDOW, CRITIC_ROWS = 8 * HOP, 16
 SKIPS = (0, 0, 2, 5)  # frames into the stream at which the decoder starts afresh
@@ -194,18 +193,20 @@ class CodecTrainer:
         # one pool: a pass is over, backwards too, before the next begins
         self._pool = torch.cuda.graph_pool_handle() if self._capturing else None
 
-    def _pass(self, x: Tensor, skip: int, bypass: bool) -> nn.Module:
-        """The captured pass of this kind; its tensors are valid until the next step."""
+    def _pass(self, x: Tensor, skip: int, bypass: bool, *, seed: bool, revive: bool) -> Any:
+        """Those of `Pass`; captured unless books start or move. Valid until the next step."""
+        way = Pass(self.codec, self._heads, self._decoded, skip, bypass)
+        if not self._capturing or seed or revive:
+            return way(x, seed, revive)
         kind = (skip, bypass, self._frozen)
         if kind not in self._captured:
-            way = Pass(self.codec, self._heads, self._decoded, skip, bypass)
             self._captured[kind] = cast(
                 nn.Module,
                 torch.cuda.make_graphed_callables(
                     way, (x.clone(),), allow_unused_input=True, pool=self._pool
                 ),
             )
-        return self._captured[kind]
+        return self._captured[kind](x)
 
     def step(self, x: Tensor, texts: list[str | None], progress: float) -> dict[str, float] | None:
         """Train on one batch at `progress` (0..1); every 100th step returns measurements."""
@@ -219,11 +220,9 @@ class CodecTrainer:
             for branch in (self.codec.quantizer.rvq_first, self.codec.quantizer.rvq_rest):
                 branch.norm.eval()
         with _autocast(self.device, cached=False):
-            if self._capturing and not seed and not revive:
-                y, semantic, total, commitment, codes = self._pass(x, skip, bypass)(x)
-            else:
-                way = Pass(self.codec, self._heads, self._decoded, skip, bypass)
-                y, semantic, total, commitment, codes = way(x, seed, revive)
+            y, semantic, total, commitment, codes = self._pass(
+                x, skip, bypass, seed=seed, revive=revive
+            )
         y, target = y.float(), x[: self._decoded, :, skip * HOP :]
         mel = self.mel(target, y, self._weight)
         envelope = self.envelope(target[: self._agents], y[: self._agents])
