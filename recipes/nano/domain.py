@@ -135,6 +135,13 @@ def random_request(
     return Request(intent, rng.choice(fixed[intent]))
 
 
+def short_request(rng: random.Random) -> Request:
+    """One of the words that only their first sound tells apart."""
+    intent = rng.choice(("greet", "bye", "bye", "thanks"))
+    text = {"greet": ("hi", "hi", "hey"), "bye": ("bye",), "thanks": ("thanks", "thank you")}
+    return Request(intent, rng.choice(text[intent]))
+
+
 def request_words() -> list[str]:
     """Every word of a request, in alphabetical order."""
     forms = (

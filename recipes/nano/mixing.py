@@ -7,6 +7,7 @@ playback rate, gain, and the longest length in samples (-1: all of it).
 from functools import cache
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from recipes.nano.clips import SAMPLE_RATE, Clips
@@ -109,6 +110,17 @@ def bend_formants(x: Tensor, factor: Tensor) -> Tensor:
     return torch.istft(spectrum * gain, n_fft, hop, window=window, length=x.shape[1])
 
 
+def dynamics(x: Tensor, power: Tensor) -> Tensor:
+    """Make what is soft softer (`power` [rows, 1] above 0) or louder (below), by 12 dB at most:
+    as expanders and compressors in telephones do, and as people pronounce clearly or not.
+    """
+    window, hop = 480, 120
+    level = F.avg_pool1d(x.abs()[:, None], window, hop, window // 2, count_include_pad=False)
+    level = F.interpolate(level, x.shape[1], mode="linear")[:, 0] + 1e-4
+    gain = (level / level.amax(1, keepdim=True)) ** power
+    return x * gain.clamp(0.25, 4)
+
+
 def speech_level(x: Tensor, threshold: float = 0.02) -> Tensor:
     """Root mean square of what is louder than `threshold`, [rows, 1]; 0.1 in silent rows."""
     loud = x.abs() > threshold
@@ -125,10 +137,11 @@ def augment(
     tilt: float = 0.5,
     colour: float = 0.5,
     throats: float = 0.7,
+    dynamic: float = 0.5,
     snr_db: tuple[float, float] = (8, 42),
     gain_db: tuple[float, float] = (-20, 3),
 ) -> Tensor:
-    """A person and a microphone: formants, tilt, coloration, band limit, room, gain, noise.
+    """A person and a microphone: formants, dynamics, tilt, colour, band limit, room, gain, noise.
 
     `x` is [rows, samples]; the first numbers are the share of rows that get each. Noise is
     `snr_db` below the speech.
@@ -144,6 +157,7 @@ def augment(
 
     bent = bend_formants(x, uniform(0.78, 1.28))
     x = torch.where(chance(throats) > 0, bent, x)
+    x = dynamics(x, uniform(-0.3, 0.5) * chance(dynamic))
     tail = 8192
     n = _fft_size(samples + tail)
     spectrum = torch.fft.rfft(x, n)

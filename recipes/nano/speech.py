@@ -19,6 +19,7 @@ from random import Random
 from typing import Any
 
 import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
 SAMPLE_RATE = 24_000
@@ -206,7 +207,9 @@ def _stretched(
 
 def revoice(pcm: Pcm, rng: Random) -> tuple[Pcm, str]:
     """Another person says a clip at 24 kHz: WORLD takes it apart, and what is put together again
-    has another pitch, melody, throat, breath and pace, each independent of the others.
+    has another pitch, melody, throat, breath, pace and articulation, each independent of the
+    others. A spectrum that moves less, and more slowly, is that of someone who mumbles, or of a
+    statistical synthesiser.
 
     The name is that of the change: pitch, melody (0 is flat) and formant factors.
     """
@@ -217,6 +220,7 @@ def revoice(pcm: Pcm, rng: Random) -> tuple[Pcm, str]:
 
     pitch, melody, formants = factor(0.7, 1.4), rng.uniform(0.3, 1.7), factor(0.88, 1.14)
     breath, stretch = factor(0.6, 1.4), factor(0.85, 1.2)
+    reach, slow = factor(0.75, 1.15), rng.choice((0, 0, 2, 4, 6, 8))  # times, 5 ms
     x = pcm.astype(np.float64)
     f0, times = pyworld.dio(x, SAMPLE_RATE)
     f0 = pyworld.stonemask(x, f0, times, SAMPLE_RATE)
@@ -229,6 +233,10 @@ def revoice(pcm: Pcm, rng: Random) -> tuple[Pcm, str]:
     low, high, part = _stretched(envelope.shape[1], formants)
     levels = np.log(np.maximum(envelope, 1e-16))
     levels = levels[:, low] * (1 - part) + levels[:, high] * part
+    spread = np.hanning(slow + 3)[1:-1]
+    around = np.pad(levels, ((slow // 2, slow // 2), (0, 0)), mode="edge")
+    levels = sliding_window_view(around, slow + 1, axis=0) @ (spread / spread.sum())
+    levels = levels.mean(0) + (levels - levels.mean(0)) * reach
     y = pyworld.synthesize(
         f0,
         np.ascontiguousarray(np.exp(levels)),

@@ -45,6 +45,7 @@ PEAK = 0.7
 AGENT_VOICES = (Timbre(), Timbre(pitch=0.6, formants=0.9))
 ENGINES = ("kokoro", "hibari", "pico", "gnuspeech", "espeak", "flite")
 SHARD = 25  # clips a file
+SHORT_SHARE = 0.08  # of what people say: a lone "hi", "bye" or "thanks"
 
 
 class Recorder:
@@ -120,7 +121,11 @@ def record_users(path: Path, name: str, speak: Speak, rng: random.Random) -> Non
     out = Recorder()
     for _ in range(SHARD):
         # Below zero there are as many differences to be learned as above.
-        request = domain.random_request(rng, ordered=0.1)
+        request = (
+            domain.short_request(rng)
+            if rng.random() < SHORT_SHARE
+            else domain.random_request(rng, ordered=0.1)
+        )
         pcm, voice = speak(_punctuated(request, rng), rng)
         out.add(pcm, engine=name, voice=voice, **asdict(request))
     out.save(path)

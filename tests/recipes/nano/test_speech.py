@@ -90,6 +90,19 @@ def test_revoice_changes_the_pitch_by_the_factor_it_names_and_the_pace_apart_fro
     assert len(stretches) > 2
 
 
+def test_revoice_changes_how_far_and_how_fast_the_spectrum_moves() -> None:
+    pytest.importorskip("pyworld")
+    steady = hum(150)
+    gate = np.arange(len(steady)) // (SAMPLE_RATE // 10) % 2  # 5 bursts a second
+    depths = []
+    for seed in range(8):
+        pcm, _ = revoice(steady * np.where(gate, 1, 0.1).astype(np.float32), Random(seed))
+        level = np.sqrt((pcm[: len(pcm) // 240 * 240].reshape(-1, 240) ** 2).mean(1))[10:-10]
+        depths.append(float(np.log10(np.percentile(level, 90) / np.percentile(level, 10))))
+    assert all(0.4 < depth < 1.4 for depth in depths), depths  # 1 is what went in
+    assert max(depths) - min(depths) > 0.2, depths
+
+
 def test_revoiced_recordings_keep_what_is_said(tmp_path) -> None:
     pytest.importorskip("pyworld")
     out = Recorder()
