@@ -23,6 +23,7 @@ COUNTS = {
     "greet": 28, "name": 28, "count": 44, "countdown": 24, "sum": 84, "days": 12, "repeat": 24,
     "thanks": 12, "bye": 12, "stop": 44, "goon": 24, "silent": 36, "other": 28,
 }  # fmt: skip
+MORE = {"days": 28, "thanks": 28, "bye": 28}  # of 12 cases, one that is wrong would be too many
 SORRY = r"(sorry( [a-z]+)*)?"
 STOPS = ("stop", "please stop", "okay stop", "stop")
 BACKCHANNELS = ("uh huh", "yeah", "okay")
@@ -154,7 +155,7 @@ def main(out: Path, seed: int = 11) -> None:
     """Write the whole set into `out`."""
     out.mkdir(parents=True, exist_ok=True)
     maker = Maker(out, seed)
-    for kind, count in COUNTS.items():
+    for kind, count in (*COUNTS.items(), *MORE.items()):
         for _ in range(count):
             maker.case(kind)
     (out / "cases.json").write_text(json.dumps(maker.cases, indent=1))
