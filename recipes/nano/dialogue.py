@@ -29,7 +29,7 @@ STOP_SHARE = 0.4
 LABEL_S = 0.24
 HEARD_AFTER_S = 0.16  # from a word's likely end to when it should have been recognised
 REPLY_AFTER_S = (0.32, 0.42)
-CUT_AFTER_S = (0.1, 0.15)
+CUT_AFTER_S = (0.08, 0.12)
 Placement = tuple[int, int, float, float, float]
 
 _TURNS = {
