@@ -107,9 +107,12 @@ def load_of(
     rows = min(float(sessions), max(1.0, rows))
     step_s = slowdown * curve(rows)
     latency_s = slowdown * piece_s + step_s  # of a frame that comes after a pause
-    # Of one that comes in a step: its own has the other callers at most.
-    for before in {max(1.0, sessions - rows), sessions / 2, rows}:
-        if 1 <= before <= min(rows, sessions - 1):
+    # Of one that comes in a step: its own has the other callers at most. The longest pair of steps
+    # is at a corner of the sum of both.
+    least, most = max(1.0, sessions - rows), min(rows, sessions - 1.0)
+    corners = (*curve.rows, *(sessions - rows for rows in curve.rows))
+    for before in (least, most, *(corner for corner in corners if least < corner < most)):
+        if 1 <= before <= most:
             own_s = slowdown * curve(min(rows, sessions - before))
             latency_s = max(latency_s, turn_s(before) + own_s)
     return Load(rows, step_s, latency_s)

@@ -7,10 +7,11 @@ import math
 import random
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from itertools import pairwise
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
@@ -159,6 +160,15 @@ def test_where_it_settles_a_turn_brings_as_many_frames_as_it_steps(
     # The frames of such a turn, and no more than of one in which all come.
     assert sessions * (curve(1) + piece_s) / FRAME_S <= max(load.rows, 1.0) * (1 + 1e-9)
     assert load.latency_s <= 2 * (curve(sessions) + piece_s)
+
+
+@given(points, st.floats(0, 0.03))
+@example({1: 0.005, 3: 0.0096, 8: 0.0226, 17: 0.0236, 32: 0.0402, 33: 0.0528, 96: 0.0656}, 0.01)
+def test_nobody_is_sooner_for_one_caller_more(measured: dict[int, float], piece_s: float) -> None:
+    curve = StepCurve(measured)
+    loads = [load_of(curve, sessions, FRAME_S, piece_s=piece_s) for sessions in range(1, 100)]
+    found = [math.inf if load is None else load.latency_s for load in loads]
+    assert all(less <= more * (1 + 1e-9) for less, more in pairwise(found))
 
 
 @given(points)
