@@ -14,6 +14,7 @@ import socket
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Final
 
 import msgspec
 
@@ -29,14 +30,17 @@ logger = logging.getLogger(__name__)
 STOP_S = 5.0
 """How long a process may take to end when its owner hangs up, and again after SIGKILL."""
 
+ANSWER_S: Final = 60.0
+"""How long an engine may take to answer, which it does between two pieces of its work."""
+
 _STDERR = 2
 
 
 class ChildEngine(SupervisedEngine):
     """Implements `engine.api.Engine` with a child process for the model.
 
-    The child ends with this process, however that ends. If the child dies, its leases are over,
-    and another is started after a wait that `backoff` gives.
+    The child ends with this process, however that ends. If the child dies, or doesn't answer for
+    `answer_s`, its leases are over, and another is started after a wait that `backoff` gives.
     """
 
     def __init__(
@@ -46,6 +50,7 @@ class ChildEngine(SupervisedEngine):
         listener: socket.socket | None = None,
         backoff: Backoff | None = None,
         place: Place | None = None,
+        answer_s: float = ANSWER_S,
     ) -> None:
         """`listener`: where other processes attach themselves (`engine.attached`). It stays the
         caller's.
@@ -54,7 +59,7 @@ class ChildEngine(SupervisedEngine):
         async def launch(take: Callable[[Event], None], gate: Gate) -> _Child:
             return await _Child.launch(config, listener, take, gate)
 
-        super().__init__(launch, backoff or Backoff(), config.chat, place)
+        super().__init__(launch, backoff or Backoff(), config.chat, place, answer_s=answer_s)
 
     @property
     def pid(self) -> int | None:

@@ -49,6 +49,8 @@ logger = logging.getLogger(__name__)
 
 _STEP_S_WEIGHT = 0.1
 """Of the newest step in the mean."""
+_QUESTIONS = 6
+"""In the time in which it must have answered."""
 
 
 class Link(Protocol):
@@ -114,8 +116,11 @@ class SupervisedEngine:
         backoff: Backoff,
         chat: PipelineConfig | None = None,
         place: Place | None = None,
+        *,
+        answer_s: float | None = None,
     ) -> None:
-        """`chat`: the stages that answer requests. `place`: None if it is the only engine. Raises
+        """`chat`: the stages that answer requests. `place`: None if it is the only engine.
+        `answer_s`: an engine that doesn't answer for so long is given up; None: it never is. Raises
         PipelineError.
         """
         place = place or Place(asyncio.Event(), "", 0, 1)
@@ -131,6 +136,7 @@ class SupervisedEngine:
         self._stages = StageService(chat, self._tell, self.gate)
         self._launch = launch
         self._backoff = backoff
+        self._answer_s = answer_s
         self._link: Link | None = None
         self._spec: EngineSpec | None = None
         self._ids = itertools.count(place.index, place.count)
@@ -138,6 +144,7 @@ class SupervisedEngine:
         self._opens: dict[int, asyncio.Future[Lease]] = {}
         self._questions: dict[int, asyncio.Future[EngineStats]] = {}
         self._starting: asyncio.Task[None] | None = None
+        self._watching: asyncio.Task[None] | None = None
         self._stopped = False
         self._alive_since = 0.0
         self._failures = 0
@@ -317,9 +324,28 @@ class SupervisedEngine:
         self._link = link
         self._alive_since = time.monotonic()
         link.lost.add_done_callback(self._mourn)
+        if self._answer_s is not None:
+            self._watching = asyncio.create_task(self._watch(link, self._answer_s))
+
+    async def _watch(self, link: Link, answer_s: float) -> None:
+        """Gives the engine up if it hangs."""
+        while True:
+            await asyncio.sleep(answer_s / _QUESTIONS)
+            answer = asyncio.ensure_future(self.stats())
+            try:
+                answered, _ = await asyncio.wait([answer], timeout=answer_s)
+            finally:
+                answer.cancel()
+            if not answered:
+                link.abort(f"it hasn't answered for {answer_s:g} s")
+                return
+            if answer.exception() is not None:
+                return
 
     def _mourn(self, lost: asyncio.Future[str]) -> None:
         self._link = None
+        if self._watching is not None:
+            self._watching.cancel()
         self.gate.closed = False
         if self._stopped:
             return

@@ -249,6 +249,27 @@ async def test_a_step_that_hangs_does_not_hang_stop(
     assert_no_children()
 
 
+@pytest.mark.usefixtures("faulty")
+@pytest.mark.parametrize("how", [SLEEP, HANG])
+async def test_an_engine_that_hangs_is_started_again(
+    how: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(child, "STOP_S", 0.2)
+    engine = ChildEngine(CONFIG, backoff=SOON, answer_s=1.0)
+    await engine.start()
+    async with Reader(engine) as reader:
+        lease = await engine.open(PARAMS)
+        engine.feed([special(lease, how)])
+        with pytest.raises(EngineLost, match="hasn't answered for 1 s"):
+            await engine.open(PARAMS)
+        assert (await reader.loss()).leases == {lease.id}
+        await until_ready(engine, 1)
+        again = await engine.open(PARAMS)
+        engine.feed([frame(again.id)])
+        await reader.outputs(again, 1)
+    assert_no_children()
+
+
 async def test_kill_at_any_moment() -> None:
     """Opens, frames and stats under way end with EngineLost; the next engine works."""
     rng = random.Random(1)
