@@ -139,6 +139,8 @@ class SupervisedEngine:
         self._answer_s = answer_s
         self._link: Link | None = None
         self._spec: EngineSpec | None = None
+        self._slots_changed: SlotsChanged | None = None
+        """The last word of this engine on it."""
         self._ids = itertools.count(place.index, place.count)
         self._leases: set[int] = set()
         self._opens: dict[int, asyncio.Future[Lease]] = {}
@@ -310,6 +312,7 @@ class SupervisedEngine:
                 if (opened := self._opens.get(refused)) is not None and not opened.done():
                     opened.set_exception(event.error())
             case SlotsChanged(slots=slots, capacity=capacity):
+                self._slots_changed = event
                 if self._spec is not None:
                     self._spec = msgspec.structs.replace(self._spec, slots=slots, capacity=capacity)
             case StatsTaken(request=request, stats=stats):
@@ -322,6 +325,8 @@ class SupervisedEngine:
         link = await self._launch(self._take, self.gate)
         self._spec = link.spec
         self._link = link
+        if self._slots_changed is not None:  # as soon as it had said what it serves
+            self._take(self._slots_changed)
         self._alive_since = time.monotonic()
         link.lost.add_done_callback(self._mourn)
         if self._answer_s is not None:
@@ -372,6 +377,7 @@ class SupervisedEngine:
             self._failures += 1
             logger.info("%s starts again in %.2f s", self._title, delay)
             await asyncio.sleep(delay)
+            self._slots_changed = None
             try:
                 await self._begin()
             except EngineError as error:

@@ -22,6 +22,7 @@ from engine.core import EngineCore
 from engine.echo import FRAME_SIZE, EchoModel
 from engine.messages import GetStats, SlotsChanged
 from engine.owners import MAX_UNSENT, Owners
+from engine.port import OwnerPort
 from engine.shm import create_memory
 
 FAULTS = Path(__file__).parent / "faults"
@@ -146,6 +147,36 @@ def test_every_owner_hears_how_many_sessions_are_taken_and_so_does_who_comes_lat
         for channel in (second, third):
             channel.close()
             owners.receive(wait_s=HANGS_S)  # closes its end
+
+
+async def test_a_number_that_changes_while_an_owner_comes_is_the_one_it_knows(
+    tmp_path: Path,
+) -> None:
+    path = str(tmp_path / "engine")
+    before = EngineCore(EchoModel(3)).spec
+    changes = [SlotsChanged(slots, f"{slots} sessions: why") for slots in (1, 2)]
+
+    def let_in(listener: socket.socket) -> None:
+        channel, _ = listener.accept()
+        with channel:
+            _, memory, _, _ = socket.recv_fds(channel, 1, 2)
+            port = OwnerPort(channel, (memory[0], memory[1]), before)
+            for descriptor in memory:
+                os.close(descriptor)
+            channel.sendall(b"".join(map(pack, (Loaded(before), *changes))))
+            while port.receive(wait_s=None) is not None:
+                pass
+            port.close()
+
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(path)
+        listener.listen()
+        letting_in = asyncio.create_task(asyncio.to_thread(let_in, listener))
+        async with Reader(AttachedEngine(path, backoff=SOON)) as reader:
+            await reader.engine.start()
+            spec = reader.engine.spec
+        assert (spec.slots, spec.capacity) == (2, "2 sessions: why")
+        await letting_in
 
 
 async def test_an_owner_that_does_not_read_is_given_up_and_holds_up_nobody(tmp_path: Path) -> None:
