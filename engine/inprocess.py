@@ -105,6 +105,8 @@ class _Thread:
             self._post(self._end, in_words(error))
         else:
             self._post(self._end, "stopped")
+        finally:
+            self._gate.closed = False
 
     def _post(self, callback: Callable[[T], None], value: T) -> None:
         # A loop that is closed has nobody left to tell.

@@ -331,6 +331,26 @@ async def test_stop_ends_pending_opens() -> None:
         await opening
 
 
+async def test_an_engine_that_is_given_up_in_a_step_leaves_the_gate_open() -> None:
+    model = GatedEcho(2)
+    engine = InProcessEngine(lambda: model, CONFIG, backoff=Backoff(first_s=60))
+    before = set(threading.enumerate())
+    await engine.start()
+    (thread,) = (t for t in set(threading.enumerate()) - before if t.name == "engine")
+    async with Reader(engine) as reader:
+        lease = await engine.open(PARAMS)
+        model.gate.clear()
+        engine.feed([frame(lease.id, index) for index in range(2)])
+        await wait_for(model.stepping)
+        assert engine.gate.closed
+        assert engine._link is not None
+        engine._link.abort("given up")
+        await reader.loss()
+        model.gate.set()
+        await asyncio.to_thread(thread.join, HANGS_S)
+        assert not engine.gate.closed
+
+
 async def test_a_reader_that_never_comes_loses_the_engine() -> None:
     config = EngineConfig(model="echo", slots=1, max_in_flight=1)
     engine = InProcessEngine(lambda: EchoModel(1), config, backoff=Backoff(first_s=60))
