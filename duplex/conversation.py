@@ -142,6 +142,9 @@ class Conversation:
     def __len__(self) -> int:
         return len(self._order)
 
+    def __contains__(self, item_id: str) -> bool:
+        return item_id in self._items
+
     @property
     def items(self) -> list[Item]:
         """The items, oldest first."""
@@ -180,6 +183,11 @@ class Conversation:
         self._items[item.id] = item
         self._sizes[item.id] = size
         self._chars += size
+        return self._order[place - 1] if place else None
+
+    def before(self, item_id: str) -> str | None:
+        """The item before that one, None for the first; raises SessionError for an unknown id."""
+        place = self._place(item_id, "item_id")
         return self._order[place - 1] if place else None
 
     def get(self, item_id: str) -> Item:

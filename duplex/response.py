@@ -93,6 +93,8 @@ class Response:
         """Ends the response."""
         session = self._session
         self._item.status = "completed" if status == "completed" else "incomplete"
+        if self._item.id in session.conversation:
+            self._previous = session.conversation.before(self._item.id)
         everything = session.settings.playback_commit_policy == "commit_all_on_done"
         session.ledger.end(self.id, commit=everything)
         session.emit(

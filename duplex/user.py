@@ -36,6 +36,8 @@ class User:
         self._turns: UserTurns | None = None
         self._overlap: Overlap | None = None
         self._item: str | None = None
+        self._after: str | None = None
+        """The item that was the newest when the user began to speak, "root" if none was."""
         self._buffered_ms = 0.0
         self._sent = self._spoken = False
         self.configure()
@@ -124,6 +126,7 @@ class User:
         match turn:
             case SpeechStarted():
                 self._item, self._spoken = new_id("item"), True
+                self._after = session.conversation.last_id or "root"
                 session.emit(UserStarted(item_id=self._item, audio_ms=turn.at_ms))
             case SpeechStopped():
                 item = self._item or new_id("item")
@@ -138,9 +141,15 @@ class User:
         session = self._session
         part = Part(type="input_audio", audio_ms=self._buffered_ms)
         item = Item(id=item_id, role="user", parts=[part])
-        previous = session.conversation.add(item)
+        # The agent may answer before it is certain that the user has ended: what was asked still
+        # comes before its answer.
+        after = self._after
+        if after is not None and after != "root" and after not in session.conversation:
+            after = None  # it was deleted meanwhile
+        previous = session.conversation.add(item, after)
         session.turn_ended()
         session.emit(InputCommitted(item_id=item_id, previous_item_id=previous))
         session.emit(ItemAdded(item=item.snapshot(), previous_item_id=previous))
         session.emit(ItemDone(item=item.snapshot(), previous_item_id=previous))
-        self._item, self._buffered_ms, self._spoken = None, 0.0, True
+        self._item, self._after = None, None
+        self._buffered_ms, self._spoken = 0.0, True

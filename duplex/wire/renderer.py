@@ -192,7 +192,7 @@ class Renderer:
                 }
                 yield "input_audio_buffer.timeout_triggered", fields
             case events.InputCommitted():
-                yield "input_audio_buffer.committed", present(**msgspec.structs.asdict(event))
+                yield "input_audio_buffer.committed", msgspec.structs.asdict(event)
             case events.InputCleared():
                 yield "input_audio_buffer.cleared", {}
             case events.ItemAdded():
@@ -250,7 +250,8 @@ class Renderer:
         return fields
 
     def _item(self, item: Item, previous: str | None) -> dict[str, Any]:
-        return {"item": write_item(item, self.dialect)} | present(previous_item_id=previous)
+        # null says that the item is the first; clients append one of which nothing is said
+        return {"item": write_item(item, self.dialect), "previous_item_id": previous}
 
 
 def _limit(limit: events.RateLimit) -> dict[str, Any]:

@@ -46,7 +46,7 @@ class ResponseWriter:
         """A response begins, with its item and its part."""
         response, item = event.response_id, event.item
         added = write_item(msgspec.structs.replace(item, parts=[]), self._dialect)
-        previous = present(previous_item_id=event.previous_item_id)
+        previous = {"previous_item_id": event.previous_item_id}
         yield "response.created", {"response": self._response(event, "in_progress")}
         yield (
             "response.output_item.added",
@@ -59,7 +59,7 @@ class ResponseWriter:
         """A response ends, its part and item before it."""
         response, item, part = event.response_id, event.item, part_of(event.response_id)
         text_only, written = event.settings.text_only, write_item(item, self._dialect)
-        previous = present(previous_item_id=event.previous_item_id)
+        previous = {"previous_item_id": event.previous_item_id}
         if not text_only:
             yield "response.output_audio.done", part
         said = {"text" if text_only else "transcript": item.parts[0].words or ""}

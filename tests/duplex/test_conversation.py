@@ -45,7 +45,9 @@ def test_items_keep_their_order():
     assert made.add(Item(id="e")) == "b"
     assert ids(made) == ["d", "a", "c", "b", "e"]
     assert made.last_id == "e"
+    assert (made.before("c"), made.before("d")) == ("a", None)
     made.delete("c")
+    assert "c" not in made
     assert ids(made) == ["d", "a", "b", "e"]
 
 
@@ -53,6 +55,7 @@ def test_refusals_change_nothing():
     made = conversation("a")
     assert refusal(made.add, Item(id="a")) == ("invalid_value", "item.id")
     assert refusal(made.add, Item(id="b"), "nobody") == ("item_not_found", "previous_item_id")
+    assert refusal(made.before, "nobody") == ("item_not_found", "item_id")
     assert refusal(made.get, "nobody") == ("item_not_found", "item_id")
     assert refusal(made.delete, "nobody") == ("item_not_found", "item_id")
     assert ids(made) == ["a"]

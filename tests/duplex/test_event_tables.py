@@ -295,7 +295,7 @@ async def test_items(talk):
     made = await talk.send(
         "conversation.item.create", item=TEXT | {"id": "two"}, previous_item_id="root"
     )
-    assert "previous_item_id" not in made[0]
+    assert made[0]["previous_item_id"] is None
     third = await talk.send("conversation.item.create", item=TEXT, previous_item_id="two")
     assert third[0]["previous_item_id"] == "two"
     (retrieved,) = await talk.send("conversation.item.retrieve", item_id="one")

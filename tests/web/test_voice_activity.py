@@ -81,3 +81,34 @@ async def test_speech_over_the_agents_interrupts_it(start_server, call, speech):
             "<i2",
         )
         assert 0 < len(heard) < 2 * RATE
+
+
+async def test_an_answer_that_comes_early_stands_after_its_question(start_server, call, speech):
+    # echo answers 5 s later: the user has fallen silent, but may be about to go on
+    async with start_server(delay_frames=65) as server, call(server, PATH) as caller:
+        detection = {"type": "server_vad", "silence_duration_ms": 2_000}
+        session = {"type": "realtime", "audio": {"input": {"turn_detection": detection}}}
+        await caller.send("session.update", session=session)
+        await caller.until("session.updated")
+        start = len(caller.seen)
+        sending = asyncio.create_task(say(caller, speech[: 38 * RATE]))
+        for _ in range(2):
+            await caller.until("response.done")
+        await sending
+        found = caller.seen[start:]
+        kinds = [event["type"] for event in found]
+        committed = kinds.index("input_audio_buffer.committed")
+        assert kinds.index("response.created") < committed < kinds.index("response.done")
+
+        order = []
+        for event in found:
+            if event["type"] == "conversation.item.added":
+                before = event["previous_item_id"]
+                place = order.index(before) + 1 if before else 0
+                order.insert(place, event["item"]["id"])
+        roles = {
+            event["item"]["id"]: event["item"]["role"]
+            for event in found
+            if event["type"] == "conversation.item.added"
+        }
+        assert [roles[item] for item in order] == ["user", "assistant"] * 2
