@@ -253,6 +253,7 @@ async def test_a_flood_of_acknowledgements_ends_the_call(start_server, dial):
             await caller.send("session.event_ack", server_event_seq=number)
         await caller.client.until(lambda: caller.client.pc.connectionState == "closed")
         await all_free(server)
+        await metrics_at_the_end(caller)
         assert server._runner.app[CONTEXT].counters.calls_ended == {"overflow": 1}
 
 
