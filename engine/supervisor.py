@@ -334,18 +334,15 @@ class SupervisedEngine:
 
     async def _watch(self, link: Link, answer_s: float) -> None:
         """Gives the engine up if it hangs."""
-        while True:
-            await asyncio.sleep(answer_s / _QUESTIONS)
-            answer = asyncio.ensure_future(self.stats())
-            try:
-                answered, _ = await asyncio.wait([answer], timeout=answer_s)
-            finally:
-                answer.cancel()
-            if not answered:
-                link.abort(f"it hasn't answered for {answer_s:g} s")
-                return
-            if answer.exception() is not None:
-                return
+        try:
+            while True:
+                await asyncio.sleep(answer_s / _QUESTIONS)
+                async with asyncio.timeout(answer_s):
+                    await self.stats()
+        except TimeoutError:
+            link.abort(f"it hasn't answered for {answer_s:g} s")
+        except EngineError:
+            return  # it is lost already
 
     def _mourn(self, lost: asyncio.Future[str]) -> None:
         self._link = None

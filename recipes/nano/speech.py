@@ -236,7 +236,8 @@ def revoice(pcm: Pcm, rng: Random) -> tuple[Pcm, str]:
     spread = np.hanning(slow + 3)[1:-1]
     around = np.pad(levels, ((slow // 2, slow // 2), (0, 0)), mode="edge")
     levels = sliding_window_view(around, slow + 1, axis=0) @ (spread / spread.sum())
-    levels = levels.mean(0) + (levels - levels.mean(0)) * reach
+    middle = levels.mean(0)
+    levels = middle + (levels - middle) * reach
     y = pyworld.synthesize(
         f0,
         np.ascontiguousarray(np.exp(levels)),

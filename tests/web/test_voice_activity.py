@@ -28,19 +28,25 @@ async def say(caller, pcm):
         await caller.send("input_audio_buffer.append", audio=audio)
 
 
+async def two_turns(caller, speech, silence_ms):
+    """Says both, each of which so much silence ends; returns all events up to the second answer."""
+    detection = {"type": "server_vad", "silence_duration_ms": silence_ms}
+    session = {"type": "realtime", "audio": {"input": {"turn_detection": detection}}}
+    await caller.send("session.update", session=session)
+    await caller.until("session.updated")
+    start = len(caller.seen)
+    sending = asyncio.create_task(say(caller, speech[: 38 * RATE]))
+    for _ in range(2):
+        await caller.until("response.done")
+    await sending
+    return caller.seen[start:]
+
+
 async def test_two_turns_of_a_recorded_voice(start_server, call, speech):
     # echo answers 8 s later, when its user is silent
     async with start_server(delay_frames=100) as server, call(server, PATH) as caller:
-        detection = {"type": "server_vad", "silence_duration_ms": 500}
-        session = {"type": "realtime", "audio": {"input": {"turn_detection": detection}}}
-        await caller.send("session.update", session=session)
-        await caller.until("session.updated")
-        start = len(caller.seen)
-        sending = asyncio.create_task(say(caller, speech[: 38 * RATE]))
-        for _ in range(2):
-            await caller.until("response.done")
-        await sending
-        found = [event for event in caller.seen[start:] if not event["type"].endswith(".delta")]
+        events = await two_turns(caller, speech, silence_ms=500)
+        found = [event for event in events if not event["type"].endswith(".delta")]
         assert [event["type"] for event in found] == TURN * 2
 
         turns = [found[: len(TURN)], found[len(TURN) :]]
@@ -86,16 +92,7 @@ async def test_speech_over_the_agents_interrupts_it(start_server, call, speech):
 async def test_an_answer_that_comes_early_stands_after_its_question(start_server, call, speech):
     # echo answers 5 s later: the user has fallen silent, but may be about to go on
     async with start_server(delay_frames=65) as server, call(server, PATH) as caller:
-        detection = {"type": "server_vad", "silence_duration_ms": 2_000}
-        session = {"type": "realtime", "audio": {"input": {"turn_detection": detection}}}
-        await caller.send("session.update", session=session)
-        await caller.until("session.updated")
-        start = len(caller.seen)
-        sending = asyncio.create_task(say(caller, speech[: 38 * RATE]))
-        for _ in range(2):
-            await caller.until("response.done")
-        await sending
-        found = caller.seen[start:]
+        found = await two_turns(caller, speech, silence_ms=2_000)
         kinds = [event["type"] for event in found]
         committed = kinds.index("input_audio_buffer.committed")
         assert kinds.index("response.created") < committed < kinds.index("response.done")
