@@ -28,13 +28,13 @@ NAMELESS_SHARE, BARE_SHARE = 0.33, 0.03
 STOP_SHARE = 0.4
 LABEL_S = 0.24
 HEARD_AFTER_S = 0.16  # from a word's likely end to when it should have been recognised
-REPLY_AFTER_S = (0.32, 0.42)
+REPLY_AFTER_S = (0.35, 0.39)  # a wide choice would make silence the likeliest at each frame
 CUT_AFTER_S = (0.08, 0.12)
 Placement = tuple[int, int, float, float, float]
 
 _TURNS = {
     "plus": 18, "minus": 18, "count": 15, "countdown": 8, "repeat": 11, "greet": 14, "name": 7,
-    "days": 3, "thanks": 5, "bye": 8, "other": 12, "back": 6, "noise": 5, "stop": 3,
+    "days": 3, "thanks": 8, "bye": 10, "other": 12, "back": 6, "noise": 5, "stop": 3,
 }  # fmt: skip
 _LONG = ("count", "countdown", "days")
 WORDS = {word: i for i, word in enumerate(domain.request_words())}
