@@ -20,6 +20,7 @@ SAMPLE_RATE = 24_000
 GAP = 480
 FILE_SECONDS = 480
 SAVED = "pcm.npy"
+AUDIBLE = 0.03  # of a clip's peak: what ends more quietly is lost in a room
 NATURAL = ("kokoro", "flite")  # engines that sound most like people
 Samples = NDArray[np.int16]
 
@@ -79,6 +80,12 @@ def _read(path: str) -> Samples:
 
     pcm: Samples = soundfile.read(path, dtype="int16")[0]
     return pcm
+
+
+def _audible(pcm: Samples) -> int:
+    """Samples up to the last that can be heard."""
+    loud = np.abs(pcm) > AUDIBLE * np.abs(pcm).max()
+    return len(pcm) - int(loud[::-1].argmax())
 
 
 def noise_clips(seed: int, count: int = 200) -> list[Samples]:
@@ -144,7 +151,7 @@ class Clips:
         meta += [{"engine": "noise", "intent": "noise", "text": "", "n": len(x)} for x in noise]
         parts += noise
         for m, part in zip(meta, parts, strict=True):
-            m["n"] = len(part)
+            m["n"], m["audible"] = len(part), _audible(part)
         return cls._of(np.concatenate(parts), meta)
 
     def save(self, folder: Path) -> None:

@@ -4,6 +4,7 @@ Agent and person are two channels of the same clock. Agent frame j and user fram
 same moment; the server plays the agent's frame one frame later.
 """
 
+import math
 import random
 from dataclasses import dataclass, field
 from itertools import accumulate
@@ -28,7 +29,8 @@ NAMELESS_SHARE, BARE_SHARE = 0.33, 0.03
 STOP_SHARE = 0.4
 LABEL_S = 0.24
 HEARD_AFTER_S = 0.16  # from a word's likely end to when it should have been recognised
-REPLY_AFTER_S = (0.35, 0.39)  # a wide choice would make silence the likeliest at each frame
+REPLY_AFTER_S = 0.28  # from a request's end to the frame after which its answer is written
+TEXT_LEAD_S = 0.06  # words are written so much before they begin to sound
 CUT_AFTER_S = (0.08, 0.12)
 Placement = tuple[int, int, float, float, float]
 
@@ -95,9 +97,9 @@ class Planner:
         group = ("noise",) if intent == "noise" else ("user", intent)
         clip = rng.choice(self.clips.groups[group])
         rate = rng.uniform(*USER_RATE)
-        end = at + self.clips.length[clip] / rate / SAMPLE_RATE - 0.02
-        d.user.append((clip, int(at * SAMPLE_RATE), rate, gain, -1))
         meta = self.clips.meta[clip]
+        end = at + meta["audible"] / rate / SAMPLE_RATE
+        d.user.append((clip, int(at * SAMPLE_RATE), rate, gain, -1))
         if intent != "noise":
             self._label(d, _label_of(meta), end, end + LABEL_S)
             words = meta["text"].split()
@@ -116,18 +118,27 @@ class Planner:
     def _speak(
         self, d: Dialogue, rng: random.Random, keys: list[tuple[str, str]], at: float, gap: float
     ) -> list[Spoken]:
-        """Lay agent clips one after another from `at`, about `gap` seconds apart."""
-        out = []
+        """Lay agent clips one after another, about `gap` seconds apart; a word begins at `at`."""
+        out: list[Spoken] = []
         for kind, key in keys:
             clip = rng.choice(self.clips.groups["agent", d.voice, kind, key])
+            if not out:
+                at -= self.clips.meta[clip]["onsets"][0]
             end = at + float(self.clips.length[clip]) / SAMPLE_RATE
             out.append(Spoken(clip, at, end))
             at = end + gap + rng.uniform(0, 0.03)
         return out
 
     def _reply(
-        self, d: Dialogue, rng: random.Random, meta: dict[str, Any], at: float
+        self, d: Dialogue, rng: random.Random, meta: dict[str, Any], heard: float
     ) -> list[Spoken]:
+        """Answer what was heard at `heard` (seconds).
+
+        As little as possible is left to chance: where several frames or first words are as likely,
+        silence is likelier than each of them.
+        """
+        frame = math.ceil((heard + REPLY_AFTER_S) / FRAME_S)
+        at = TEXT_LEAD_S + (frame + 0.25) * FRAME_S
         intent, a, b = meta["intent"], meta["a"], meta["b"]
         gap = 0.0
         if intent in _LONG:
@@ -143,7 +154,7 @@ class Planner:
         elif intent == "name":
             keys = [("name", d.name)]
         elif intent == "greet":
-            keys = [("greet", str(rng.randrange(len(domain.GREETINGS))))]
+            keys = [("greet", str(rng.choice(domain.greetings(meta["text"]))))]
         elif intent == "repeat":
             keys = [("last", domain.number(a))]
         else:
@@ -162,7 +173,7 @@ class Planner:
             for word, onset in zip(meta["text"].split(), meta["onsets"], strict=True):
                 if cut is not None and s.start + onset > cut - 0.1:
                     break
-                f = max(0, int((s.start + onset - 0.06) / FRAME_S))
+                f = max(0, int((s.start + onset - TEXT_LEAD_S) / FRAME_S))
                 while f < d.frames and d.text[f] != PAD:
                     f += 1
                 if f < d.frames:
@@ -185,7 +196,7 @@ class Planner:
             if intent in ("back", "noise", "stop"):
                 t = heard + rng.uniform(0.5, 1.8)
                 continue
-            spoken = self._reply(d, rng, meta, heard + rng.uniform(*REPLY_AFTER_S))
+            spoken = self._reply(d, rng, meta, heard)
             begin, end = spoken[0].start, spoken[-1].end
             long = end - begin
             draw, cut, quiet = rng.random(), None, end
@@ -202,7 +213,7 @@ class Planner:
                 cut = cut if cut < end else None
                 quiet = max(pending[1], end if cut is None else cut)
                 if cut is None:
-                    pending = (pending[0], max(pending[1], end - REPLY_AFTER_S[0]))
+                    pending = (pending[0], max(pending[1], end - REPLY_AFTER_S))
             elif long > 1.2 and draw > 0.6:
                 kind = rng.choice(("back", "back", "noise"))
                 at = begin + rng.uniform(0.1, long - 0.6)

@@ -135,6 +135,11 @@ def random_request(
     return Request(intent, rng.choice(fixed[intent]))
 
 
+def greetings(text: str) -> tuple[int, ...]:
+    """Which of `GREETINGS` may answer a greeting: "hi" to "hi" and "hey", else "hello"."""
+    return (1,) if text.startswith(("hi", "hey")) else (0, 2)
+
+
 def short_request(rng: random.Random) -> Request:
     """One of the words that only their first sound tells apart."""
     intent = rng.choice(("greet", "bye", "bye", "thanks"))

@@ -42,6 +42,7 @@ FLITE_VOICES = ("kal16", "awb", "rms")
 FESTIVAL_VOICES = ("ked_diphone", "cmu_us_slt_arctic_hts")
 PICO_VOICES = ("en-US", "en-GB")
 PIPER_HOP = 256
+STRETCHES = (0.75, 1.25)  # how long what is revoiced gets
 
 
 def resample(pcm: Pcm, rate: int) -> Pcm:
@@ -205,9 +206,26 @@ def _stretched(
     return low, np.minimum(low + 1, bins - 1), source - low
 
 
-def revoice(pcm: Pcm, rng: Random) -> tuple[Pcm, str]:
+def _factor(rng: Random, low: float, high: float) -> float:
+    return math.exp(rng.uniform(math.log(low), math.log(high)))
+
+
+def _rhythm(frames: int, rng: Random, stretches: tuple[float, float]) -> NDArray[np.float64]:
+    """The frame of a clip (5 ms each) that every frame of another rhythm shows.
+
+    The pace changes a few times a second, and the last third of one passes more quickly: engines
+    draw out the end of a sentence, each in its own way, people hardly.
+    """
+    paces = [_factor(rng, 0.75, 1.33) for _ in range(2 + frames // 60)]
+    pace = np.interp(np.linspace(0, len(paces) - 1, frames), range(len(paces)), paces)
+    pace[-70:] *= rng.uniform(0.55, 1.05)
+    at = np.cumsum(pace) * _factor(rng, *stretches)
+    return np.interp(np.arange(at[0], at[-1]), at, np.arange(frames))
+
+
+def revoice(pcm: Pcm, rng: Random, stretches: tuple[float, float] = STRETCHES) -> tuple[Pcm, str]:
     """Another person says a clip at 24 kHz: WORLD takes it apart, and what is put together again
-    has another pitch, melody, throat, breath, pace and articulation, each independent of the
+    has another pitch, melody, throat, breath, rhythm and articulation, each independent of the
     others. A spectrum that moves less, and more slowly, is that of someone who mumbles, or of a
     statistical synthesiser.
 
@@ -215,12 +233,9 @@ def revoice(pcm: Pcm, rng: Random) -> tuple[Pcm, str]:
     """
     import pyworld  # type: ignore[import-not-found,unused-ignore]
 
-    def factor(low: float, high: float) -> float:
-        return math.exp(rng.uniform(math.log(low), math.log(high)))
-
-    pitch, melody, formants = factor(0.7, 1.4), rng.uniform(0.3, 1.7), factor(0.88, 1.14)
-    breath, stretch = factor(0.6, 1.4), factor(0.85, 1.2)
-    reach, slow = factor(0.75, 1.15), rng.choice((0, 0, 2, 4, 6, 8))  # times, 5 ms
+    pitch, melody = _factor(rng, 0.7, 1.4), rng.uniform(0.3, 1.7)
+    formants, breath = _factor(rng, 0.88, 1.14), _factor(rng, 0.6, 1.4)
+    reach, slow = _factor(rng, 0.75, 1.15), rng.choice((0, 0, 2, 4, 6, 8))  # times, 5 ms
     x = pcm.astype(np.float64)
     f0, times = pyworld.dio(x, SAMPLE_RATE)
     f0 = pyworld.stonemask(x, f0, times, SAMPLE_RATE)
@@ -238,13 +253,8 @@ def revoice(pcm: Pcm, rng: Random) -> tuple[Pcm, str]:
     levels = sliding_window_view(around, slow + 1, axis=0) @ (spread / spread.sum())
     middle = levels.mean(0)
     levels = middle + (levels - middle) * reach
-    y = pyworld.synthesize(
-        f0,
-        np.ascontiguousarray(np.exp(levels)),
-        noise**breath,
-        SAMPLE_RATE,
-        frame_period=pyworld.default_frame_period * stretch,
-    )
+    frame = _rhythm(len(f0), rng, stretches).round().astype(int)
+    y = pyworld.synthesize(f0[frame], np.exp(levels[frame]), noise[frame] ** breath, SAMPLE_RATE)
     return y.astype(np.float32), f"p{pitch:.2f}m{melody:.2f}f{formants:.2f}"
 
 

@@ -26,6 +26,7 @@ from recipes.nano import domain
 from recipes.nano.clips import pack, recorded
 from recipes.nano.speech import (
     SAMPLE_RATE,
+    STRETCHES,
     GnuSpeech,
     Hibari,
     Kokoro,
@@ -46,6 +47,7 @@ AGENT_VOICES = (Timbre(), Timbre(pitch=0.6, formants=0.9))
 ENGINES = ("kokoro", "hibari", "pico", "gnuspeech", "espeak", "flite")
 SHARD = 25  # clips a file
 SHORT_SHARE = 0.08  # of what people say: a lone "hi", "bye" or "thanks"
+BRIEF_S, BRIEF = 0.8, (0.4, 0.9)  # clips up to this length, said in this share of it
 
 
 class Recorder:
@@ -131,13 +133,41 @@ def record_users(path: Path, name: str, speak: Speak, rng: random.Random) -> Non
     out.save(path)
 
 
-def record_revoiced(path: Path, source: Path, rng: random.Random) -> None:
+def _add_revoiced(
+    out: Recorder,
+    clip: tuple[NDArray[np.int16], dict[str, Any]],
+    rng: random.Random,
+    stretches: tuple[float, float] = STRETCHES,
+) -> None:
+    pcm, meta = clip
+    changed, change = revoice(pcm.astype(np.float32) / np.float32(32768), rng, stretches)
+    rest = {k: v for k, v in meta.items() if k != "n"}
+    out.add(changed, **{**rest, "voice": f"{meta['voice']}~{change}"})
+
+
+def record_revoiced(path: Path, sources: list[Path], rng: random.Random) -> None:
     """Other people say the clips of another file."""
     out = Recorder()
-    for pcm, meta in recorded(source):
-        changed, change = revoice(pcm.astype(np.float32) / np.float32(32768), rng)
-        del meta["n"]
-        out.add(changed, **{**meta, "voice": f"{meta['voice']}~{change}"})
+    for clip in recorded(rng.choice(sources)):
+        _add_revoiced(out, clip, rng)
+    out.save(path)
+
+
+def _short_clip(sources: list[Path], rng: random.Random) -> tuple[NDArray[np.int16], Any]:
+    for source in rng.sample(sources, len(sources)):
+        if short := [c for c in recorded(source) if len(c[0]) < BRIEF_S * SAMPLE_RATE]:
+            return rng.choice(short)
+    raise ValueError(f"no clip is shorter than {BRIEF_S} s")
+
+
+def record_brief(path: Path, sources: list[Path], rng: random.Random) -> None:
+    """Other people say `SHARD` short clips quickly.
+
+    Engines draw out a word that stands alone: "bye" takes them half a second, people a quarter.
+    """
+    out = Recorder()
+    for _ in range(SHARD):
+        _add_revoiced(out, _short_clip(sources, rng), rng, BRIEF)
     out.save(path)
 
 
@@ -183,17 +213,19 @@ def _users_recorder(out: Path, engine: str, styles: Path | None, packages: Path 
     return record
 
 
-def _revoiced_recorder(out: Path, parts: list[str]) -> Record:
+def _revoiced_recorder(
+    out: Path, parts: list[str], record: Callable[[Path, list[Path], random.Random], None]
+) -> Record:
     if others := set(parts) - set(ENGINES):
         raise typer.BadParameter(f"{', '.join(others)}: not one of {', '.join(ENGINES)}")
     sources = [p for part in parts for p in sorted(out.glob(f"{part}-*.npz"))]
     if not sources:
         raise typer.BadParameter(f"{out} has no recordings of {', '.join(parts)}")
 
-    def record(path: Path, rng: random.Random, i: int) -> None:
-        record_revoiced(path, rng.choice(sources), rng)
+    def one(path: Path, rng: random.Random, i: int) -> None:
+        record(path, sources, rng)
 
-    return record
+    return one
 
 
 def _start(make: Callable[[], Record]) -> None:
@@ -274,12 +306,14 @@ def revoice_command(
     parts: list[str],
     *,
     count: int = 2000,
+    brief: Annotated[bool, typer.Option(help="short clips, quickly, as OUT/brief-*.npz")] = False,
     workers: int = 2,
     first: Annotated[int, typer.Option(help="number of the first file, for more of them")] = 0,
 ) -> None:
     """Record people who say what others said: `OUT/PART-*.npz` in other voices."""
-    jobs = [(out, "revoiced", first + i) for i in range(-(-count // SHARD))]
-    _record_all(jobs, partial(_revoiced_recorder, out, parts), workers, 1e6)
+    part, record = ("brief", record_brief) if brief else ("revoiced", record_revoiced)
+    jobs = [(out, part, first + i) for i in range(-(-count // SHARD))]
+    _record_all(jobs, partial(_revoiced_recorder, out, parts, record), workers, 1e6)
 
 
 @app.command("pack")

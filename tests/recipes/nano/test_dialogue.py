@@ -1,5 +1,6 @@
 """Conversations that nano is trained on."""
 
+import math
 import random
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from recipes.nano import domain
 from recipes.nano.clips import SAMPLE_RATE, Clips
 from recipes.nano.codec import HOP, Codec
 from recipes.nano.conversations import PromptCodes, Renderer
-from recipes.nano.dialogue import SILENCE_FRAMES, WORDS, Planner, plan_batch
+from recipes.nano.dialogue import REPLY_AFTER_S, SILENCE_FRAMES, WORDS, Planner, plan_batch
 from recipes.nano.mixing import ClipBank
 from recipes.nano.synthesise import Recorder, replies
 from recipes.nano.tokenizer import PAD, TextTokenizer
@@ -66,6 +67,40 @@ def words_of(intent: str) -> set[str]:
     numbers = tuple(map(domain.number, range(2 * domain.MAX_NUMBER + 1)))
     sums = (*numbers, "plus", "minus", "is")
     return set(" ".join(fixed.get(intent, sums)).split())
+
+
+def test_an_answer_begins_at_the_frame_that_its_request_determines(planner: Planner) -> None:
+    rng, meta, answered = random.Random(4), planner.clips.meta, 0
+    for _ in range(100):
+        dialogue = planner.plan(rng, 220, "ada")
+        if not dialogue.user:
+            continue
+        clip, start, rate, *_ = dialogue.user[0]
+        if meta[clip].get("intent") in ("noise", "back", "stop"):
+            continue
+        heard = (start + meta[clip]["audible"] / rate) / SAMPLE_RATE
+        first = math.ceil((heard + REPLY_AFTER_S) / 0.08)
+        begins = next((f for f, token in enumerate(dialogue.text) if token != PAD), first)
+        assert begins == first
+        answered += 1
+    assert answered > 50
+
+
+@pytest.mark.parametrize("text", ["hi", "hey there", "hello", "good morning"])
+def test_hi_is_answered_with_hi_and_hello_with_hello(text: str) -> None:
+    word = "hi" if text.startswith("h") and not text.startswith("hello") else "hello"
+    assert {domain.GREETINGS[i].split()[0] for i in domain.greetings(text)} == {word}
+
+
+def test_what_ends_quietly_has_ended(tmp_path) -> None:
+    loud, quiet = np.ones(SAMPLE_RATE // 4), np.full(SAMPLE_RATE // 2, 0.02)
+    out = Recorder()
+    pcm = np.concatenate([loud, quiet]).astype(np.float32)
+    out.add(pcm, engine="people", voice="", intent="greet", text="hello", a=-1, b=-1)
+    out.save(tmp_path / "people-0.npz")
+    clips = Clips.load(tmp_path)
+    assert clips.meta[0]["n"] > 0.7 * SAMPLE_RATE
+    assert clips.meta[0]["audible"] == SAMPLE_RATE // 4
 
 
 def test_each_word_of_a_reply_is_labelled_with_the_request_it_answers(planner: Planner) -> None:
