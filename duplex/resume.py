@@ -75,17 +75,16 @@ class Attachment:
         self._restore()
         self.journal.wanted_bytes = self._journal_bytes
 
-    def redeem(self, token: str) -> bool:
-        """Whether this is the last token given, or one that is good again. None is then, until
-        the session is taken, or let go of.
-        """
+    def knows(self, token: str) -> bool:
+        """Whether this is the last token given, or one that is good again."""
         shown = _hash(token)
         good = (self._token_hash, self._unconfirmed_hash)
-        right = any(hmac.compare_digest(one, shown) for one in good)
-        if right:
-            self._token_hash = self._unconfirmed_hash = b""
-            self._redeemed_hash = shown
-        return right
+        return any(hmac.compare_digest(one, shown) for one in good)
+
+    def redeem(self, token: str) -> None:
+        """Spends a token that is known: none is, until the session is taken, or let go of."""
+        self._token_hash = self._unconfirmed_hash = b""
+        self._redeemed_hash = _hash(token)
 
     def confirm(self) -> None:
         """Something came from the client: the token that it came with is spent. Idempotent."""
@@ -180,9 +179,13 @@ class Resumption:
     ) -> tuple[Attachment, list[bytes]]:
         """Gives the session to a new socket, which must `take` it, with the messages it missed.
 
-        Raises SessionError, or ResyncRequired; the session has ended then.
+        Raises SessionError, which leaves the session and the token as they are, or ResyncRequired;
+        the session has ended then.
         """
         attachment = self._find(session_id, token)
+        if last_seq > (newest := attachment.wire.server_event_seq):
+            raise not_sent(last_seq, newest)
+        attachment.redeem(token)
         freeing = self._spawn(self._free(attachment), f"free-{session_id}")
         try:
             await asyncio.shield(freeing)
@@ -229,7 +232,7 @@ class Resumption:
                     "session_resume_expired", "The session is over.", param="session_id"
                 )
             raise no_session()
-        if not attachment.redeem(token):
+        if not attachment.knows(token):
             raise wrong_token()
         return attachment
 
@@ -285,6 +288,15 @@ def wrong_token() -> SessionError:
         "invalid_resume_token",
         "The token isn't the one given last, or it was used.",
         param="resume_token",
+    )
+
+
+def not_sent(seq: int, newest: int) -> SessionError:
+    """The client says that it has a message which doesn't exist yet."""
+    return SessionError(
+        "invalid_session_resume",
+        f"No message of this session has the number {seq}: the newest is {newest}.",
+        param="last_received_server_event_seq",
     )
 
 

@@ -145,6 +145,8 @@ async def test_tokens_are_used_once_and_a_wrong_one_changes_nothing():
         first = socket.token
         assert await refused(resumption, "sess_2", first, 0) == "invalid_session_resume"
         assert await refused(resumption, "sess_1", "wrong", 0) == "invalid_resume_token"
+        unsent = attachment.wire.server_event_seq + 1
+        assert await refused(resumption, "sess_1", first, unsent) == "invalid_session_resume"
         assert not socket.evicted
         await resumption.resume("sess_1", first, 0)
         assert socket.evicted, "the older socket lets go"

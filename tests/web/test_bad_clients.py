@@ -204,11 +204,12 @@ async def test_who_pings_and_hangs_up_has_left_and_nothing_failed(start_server, 
 async def test_who_resumes_what_is_lost_and_hangs_up_has_left(start_server, call, caplog):
     async with start_server(resume_grace_s=30) as server, call(server) as caller:
         created = await caller.until("session.created")
+        await caller.send("session.event_ack", server_event_seq=created["server_event_seq"])
         resume = {
             "type": "session.resume",
             "session_id": created["session"]["id"],
             "resume_token": created["resume_token"],
-            "last_received_server_event_seq": 1_000,
+            "last_received_server_event_seq": 0,
         }
         await part(server, control(PING) * 20 + masked(msgspec.json.encode(resume)))
         await caller.until("session.replaced")

@@ -213,6 +213,10 @@ async def test_a_session_is_resumed_through_the_other_worker(server, call):
         refusal = await resumed(server, third, stale, 0)
         assert refusal["error"]["code"] == "invalid_resume_token"
         asked = [await connect() for _ in range(4)]  # both workers are
+        for other in asked:  # wherever the session is, the token isn't spent by a wrong number
+            refusal = await resumed(server, other, created, 1_000_000)
+            assert refusal["error"]["code"] == "invalid_session_resume"
+            assert refusal["error"]["param"] == "last_received_server_event_seq"
         nobodys = ("2-0.wrong", "0-1.wrong", "9" * 200 + "-0.wrong")  # no worker's home
         for other, token in product(asked, ("wrong", "0-0.wrong", "1-0.wrong", *nobodys)):
             made_up = created | {"resume_token": token}

@@ -137,7 +137,7 @@ class Siblings:
 
     async def refusal(self, error: SessionError, session_id: str) -> SessionError:
         """Why a session can't be resumed, as one process with all sessions would say it."""
-        if error.code == "invalid_session_resume":
+        if error.code == "invalid_session_resume" and error.param == "session_id":
             with suppress(ApiError):  # the hub has gone, and all workers end
                 if await self.have_session(session_id):
                     return wrong_token()
