@@ -42,7 +42,7 @@ FLITE_VOICES = ("kal16", "awb", "rms")
 FESTIVAL_VOICES = ("ked_diphone", "cmu_us_slt_arctic_hts")
 PICO_VOICES = ("en-US", "en-GB")
 PIPER_HOP = 256
-STRETCHES = (0.75, 1.25)  # how long what is revoiced gets
+STRETCHES = (0.8, 1.2)  # how long what is revoiced gets
 
 
 def resample(pcm: Pcm, rate: int) -> Pcm:
@@ -216,10 +216,12 @@ def _rhythm(frames: int, rng: Random, stretches: tuple[float, float]) -> NDArray
     The pace changes a few times a second, and the last third of one passes more quickly: engines
     draw out the end of a sentence, each in its own way, people hardly.
     """
-    paces = [_factor(rng, 0.75, 1.33) for _ in range(2 + frames // 60)]
+    paces = [_factor(rng, 0.8, 1.25) for _ in range(2 + frames // 60)]
     pace = np.interp(np.linspace(0, len(paces) - 1, frames), range(len(paces)), paces)
-    pace[-70:] *= rng.uniform(0.55, 1.05)
-    at = np.cumsum(pace) * _factor(rng, *stretches)
+    pace[-70:] *= rng.uniform(0.7, 1.05)
+    low, high = stretches
+    pace = np.clip(pace * _factor(rng, low, high), 0.8 * low, 1.25 * high)  # or none could tell
+    at = np.cumsum(pace)
     return np.interp(np.arange(at[0], at[-1]), at, np.arange(frames))
 
 

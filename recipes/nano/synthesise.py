@@ -47,7 +47,7 @@ AGENT_VOICES = (Timbre(), Timbre(pitch=0.6, formants=0.9))
 ENGINES = ("kokoro", "hibari", "pico", "gnuspeech", "espeak", "flite")
 SHARD = 25  # clips a file
 SHORT_SHARE = 0.08  # of what people say: a lone "hi", "bye" or "thanks"
-BRIEF_S, BRIEF = 0.8, (0.4, 0.9)  # clips up to this length, said in this share of it
+BRIEF_S, BRIEF = 0.8, (0.45, 0.9)  # clips up to this length, said in this share of it
 
 
 class Recorder:
