@@ -220,7 +220,8 @@ def _rhythm(frames: int, rng: Random, stretches: tuple[float, float]) -> NDArray
     pace = np.interp(np.linspace(0, len(paces) - 1, frames), range(len(paces)), paces)
     pace[-70:] *= rng.uniform(0.7, 1.05)
     low, high = stretches
-    pace = np.clip(pace * _factor(rng, low, high), 0.8 * low, 1.25 * high)  # beyond, none could tell
+    # beyond these bounds nobody could tell what is said
+    pace = np.clip(pace * _factor(rng, low, high), 0.8 * low, 1.25 * high)
     at = np.cumsum(pace)
     return np.interp(np.arange(at[0], at[-1]), at, np.arange(frames))
 
