@@ -65,11 +65,11 @@ def test_a_server_that_is_not_there_is_an_error_not_a_traceback(tmp_path):
 
 
 def test_bench_starts_a_server_of_a_model_and_ends_it():
-    answer = run("bench", "--model", "echo", "--sessions", "2", "--seconds", "0.5", "--json")
+    answer = run("bench", "--model", "echo", "--sessions", "2", "--seconds", "2", "--json")
     assert answer.exit_code == 0, answer.output
     result = json.loads(answer.stdout.splitlines()[-1])
     assert (result["sessions"], result["lost"], result["errors"]) == (2, 0, 0)
-    assert result["server_cpu"] is not None  # may be under a tick of its clock, and then 0
+    assert result["server_cpu"] > 0  # half a second may take less than a tick of the clock
     assert not psutil.Process().children()
 
 

@@ -80,15 +80,18 @@ def test_an_answer_begins_at_the_frame_that_its_request_determines(planner: Plan
             continue
         heard = (start + meta[clip]["audible"] / rate) / SAMPLE_RATE
         first = math.ceil((heard + REPLY_AFTER_S) / 0.08)
-        begins = next((f for f, token in enumerate(dialogue.text) if token != PAD), first)
-        assert begins == first
+        if first < dialogue.frames:
+            assert dialogue.text[:first] == [PAD] * first
+            assert dialogue.text[first] != PAD
         answered += 1
     assert answered > 50
 
 
-@pytest.mark.parametrize("text", ["hi", "hey there", "hello", "good morning"])
-def test_hi_is_answered_with_hi_and_hello_with_hello(text: str) -> None:
-    word = "hi" if text.startswith("h") and not text.startswith("hello") else "hello"
+@pytest.mark.parametrize(
+    ("text", "word"),
+    [("hi", "hi"), ("hey there", "hi"), ("hello", "hello"), ("good morning", "hello")],
+)
+def test_hi_is_answered_with_hi_and_hello_with_hello(text: str, word: str) -> None:
     assert {domain.GREETINGS[i].split()[0] for i in domain.greetings(text)} == {word}
 
 
