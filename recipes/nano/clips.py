@@ -21,7 +21,6 @@ GAP = 480
 FILE_SECONDS = 480
 SAVED = "pcm.npy"
 AUDIBLE = 0.03  # of a clip's peak: what ends more quietly is lost in a room
-NATURAL = ("kokoro", "flite")  # engines that sound most like people
 Samples = NDArray[np.int16]
 
 
@@ -130,10 +129,7 @@ class Clips:
 
     @classmethod
     def load(cls, folder: Path, noise_seed: int = 0) -> "Clips":
-        """Read a folder of packed parts, and of recordings as they are (npz), or a saved one.
-
-        What there is little of is drawn twice as often: natural voices, and negative differences.
-        """
+        """Read a folder of packed parts, and of recordings as they are (npz), or a saved one."""
         if (saved := folder / SAVED).exists():
             meta = json.loads((folder / "meta.json").read_text())
             return cls._of(np.load(saved), meta)
@@ -176,12 +172,9 @@ class Clips:
                     groups["agent",].append(i)
                 case "noise":
                     groups["noise",].append(i)
-                case engine:
-                    times = 2 if engine in NATURAL else 1
-                    if m["intent"] == "minus" and m["a"] < m["b"]:
-                        times *= 2
-                    groups["user", m["intent"]] += [i] * times
-                    groups["user",] += [i] * times
+                case _:
+                    groups["user", m["intent"]].append(i)
+                    groups["user",].append(i)
         return cls(pcm, start, length, meta, dict(groups))
 
 

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
 from dataclasses import asdict, dataclass
-from functools import partial
+from functools import cache, partial
 from itertools import groupby
 from pathlib import Path
 from typing import Annotated, Any
@@ -50,7 +50,7 @@ PEAK = 0.7
 AGENT_VOICES = (Timbre(), Timbre(pitch=0.6, formants=0.9))
 ENGINES = ("kokoro", "hibari", "pico", "gnuspeech", "espeak", "flite")
 SHARD = 25  # clips a file
-KOKORO_FILES = 40  # recorded at once
+KOKORO_FILES = {"cuda": 200, "cpu": 4}  # recorded at once
 SHORT_SHARE = 0.08  # of what people say: a lone "hi", "bye" or "thanks"
 BRIEF_S, BRIEF = 0.8, (0.45, 0.9)  # clips up to this length, said in this share of it
 
@@ -230,14 +230,20 @@ def _agent_recorder(out: Path) -> Record:
     return _singly(record)
 
 
+@cache
+def _kokoro() -> Kokoro:
+    return Kokoro(torch.device(_device()))
+
+
+def _device() -> str:
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
 def _kokoro_recorder(styles: Path) -> Record:
-    voices, kokoro = (
-        Voices(styles),
-        Kokoro(torch.device("cuda" if torch.cuda.is_available() else "cpu")),
-    )
+    voices = Voices(styles)
 
     def record(files: list[File]) -> None:
-        record_kokoro(files, voices, kokoro)
+        record_kokoro(files, voices, _kokoro())
 
     return record
 
@@ -369,7 +375,7 @@ def users(
 ) -> None:
     """Record people."""
     make = partial(_users_recorder, out, engine, styles, packages)
-    at_once = KOKORO_FILES if engine == "kokoro" else 1
+    at_once = KOKORO_FILES[_device()] if engine == "kokoro" else 1
     _record_all(_files(out, engine, count, first), make, workers, minutes, at_once)
 
 
