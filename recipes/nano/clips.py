@@ -5,7 +5,6 @@
 
 import json
 import os
-import sys
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -14,12 +13,16 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import typer
 from numpy.typing import NDArray
+
+from recipes.nano import domain
 
 SAMPLE_RATE = 24_000
 GAP = 480
 FILE_SECONDS = 480
-SAVED = "pcm.npy"
+SAVED, SOURCE = "pcm.npy", "source.json"
+SAID = ("item", "last", "sum", "name", "greet", "thanks", "bye", "sorry")  # kinds of replies
 AUDIBLE = 0.03  # of a clip's peak: what ends more quietly is lost in a room
 Samples = NDArray[np.int16]
 
@@ -150,6 +153,14 @@ class Clips:
             m["n"], m["audible"] = len(part), _audible(part)
         return cls._of(np.concatenate(parts), meta)
 
+    def lacking(self) -> list[str]:
+        """What a training needs and nobody has said."""
+        kinds = {("agent", key[2]) for key in self.groups if key[0] == "agent" and len(key) > 2}
+        found = kinds | {key for key in self.groups if key[0] == "user"}
+        needed = [("agent", kind) for kind in SAID]
+        needed += [("user", intent) for intent in domain.INTENTS if intent != "none"]
+        return [f"{who} {what}" for who, what in needed if (who, what) not in found]
+
     def save(self, folder: Path) -> None:
         """Write a folder that `load` reads at once."""
         folder.mkdir(parents=True, exist_ok=True)
@@ -178,5 +189,28 @@ class Clips:
         return cls(pcm, start, length, meta, dict(groups))
 
 
+def _listing(folder: Path) -> list[list[Any]]:
+    """Names, sizes and times of the files in a folder."""
+    files = sorted(p for p in folder.iterdir() if p.is_file()) if folder.is_dir() else []
+    return [[p.name, p.stat().st_size, p.stat().st_mtime_ns] for p in files]
+
+
+def made_of(saved: Path, folder: Path) -> bool:
+    """Is what is in `saved` that of `folder` as it is now?"""
+    source = saved / SOURCE
+    return source.exists() and json.loads(source.read_text()) == _listing(folder)
+
+
+def main(clips: Path, out: Path) -> None:
+    """Decode all recordings of CLIPS into OUT."""
+    listing = _listing(clips)
+    found = Clips.load(clips)
+    if lacking := found.lacking():
+        raise typer.BadParameter(f"{clips} has no recordings of: {', '.join(lacking)}")
+    out.mkdir(parents=True, exist_ok=True)
+    (out / SOURCE).write_text(json.dumps(listing))
+    found.save(out)
+
+
 if __name__ == "__main__":
-    Clips.load(Path(sys.argv[1])).save(Path(sys.argv[2]))
+    typer.run(main)

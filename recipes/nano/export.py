@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 import typer
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file, save
 
 from recipes.nano.clips import Clips
 from recipes.nano.codec import HOP, Codec, export_state
@@ -49,16 +49,21 @@ def voice_codes(codec: Codec, clips: Clips, voice: int) -> torch.Tensor:
     return codec.encode(pcm[None, None])[0].t().contiguous()
 
 
+def _write(tensors: dict[str, torch.Tensor], path: Path) -> None:
+    path.write_bytes(save(tensors, metadata={"format": "pt"}))
+
+
 def main(codec_dir: Path, lm_dir: Path, tokenizer: Path, clips_dir: Path, out: Path) -> None:
-    """Write the model directory OUT."""
+    """Write the model directory OUT; config.json comes last, and makes it one."""
+    clips = Clips.load(clips_dir)
     (out / "voices").mkdir(parents=True, exist_ok=True)
     codec = Codec().eval()
     codec.load_state_dict(load_parts(codec_dir, "codec"))
     mimi = export_state(codec)
-    save_file(mimi, out / "mimi.safetensors", metadata={"format": "pt"})
+    _write(mimi, out / "mimi.safetensors")
     (out / "mimi.json").write_text(json.dumps(codec.config.to_json(), indent=1) + "\n")
     lm = {k: v.half().contiguous() for k, v in load_parts(lm_dir, "lm").items()}
-    save_file(lm, out / "model.safetensors", metadata={"format": "pt"})
+    _write(lm, out / "model.safetensors")
     if tokenizer.resolve() != (out / "tokenizer.model").resolve():
         shutil.copy(tokenizer, out / "tokenizer.model")
     codes = load_file(lm_dir / "prompt_codes.safetensors")
@@ -73,10 +78,12 @@ def main(codec_dir: Path, lm_dir: Path, tokenizer: Path, clips_dir: Path, out: P
         },
         **LmConfig(text_card=TextTokenizer(tokenizer).card).to_json(),
     }  # fmt: skip
-    (out / "config.json").write_text(json.dumps(config, indent=1) + "\n")
-    clips = Clips.load(clips_dir)
     for voice, name in enumerate(VOICES):
-        save_file({"codes": voice_codes(codec, clips, voice)}, out / f"voices/{name}.safetensors")
+        _write({"codes": voice_codes(codec, clips, voice)}, out / f"voices/{name}.safetensors")
+    whole = json.dumps(config, indent=1) + "\n"
+    part = out / "config.json.part"
+    part.write_text(whole)
+    part.replace(out / "config.json")
     size = sum(p.stat().st_size for p in out.rglob("*") if p.is_file())
     print(f"{out}: {size / 1e6:.2f} MB")
 

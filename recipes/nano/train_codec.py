@@ -97,15 +97,21 @@ class Windows:
         Thread(target=self._plan, args=(random.Random(seed),), daemon=True).start()
 
     def _plan(self, rng: random.Random) -> None:
-        while True:
-            self._plans.put(plan_windows(self._clips, rng, self._rows, self._shares))
+        try:
+            while True:
+                self._plans.put(plan_windows(self._clips, rng, self._rows, self._shares))
+        except Exception as error:  # whoever waits for a plan must hear of it
+            self._plans.put(error)
 
     @torch.no_grad()
     def __iter__(self) -> Iterator[tuple[Tensor, list[str | None]]]:
-        """Yields audio [rows, 1, samples] and texts."""
+        """Yields audio [rows, 1, samples] and texts. Raises what planning raised."""
         device = self._bank.device
         while True:
-            placements, texts = self._plans.get()
+            plan = self._plans.get()
+            if isinstance(plan, Exception):
+                raise plan
+            placements, texts = plan
             table = torch.tensor(placements, dtype=torch.float64)
             clean = self._bank.place(table, self._rows, WINDOW)
             level = 10 ** (torch.empty(self.agents, 1, device=device).uniform_(-3, 1) / 20)
@@ -337,6 +343,8 @@ def main(
             log.append(row)
             if trainer.steps % 300 == 0 or trainer.steps <= 100:
                 console.print({k: round(v, 4) for k, v in row.items()})
+    if not trainer.steps:
+        raise typer.BadParameter(f"{seconds} s are too few for a step")
     trainer.save(out)
     (out / "codec_log.json").write_text(json.dumps(log))
     console.print(f"{trainer.steps} steps")

@@ -353,6 +353,8 @@ def main(
             log.append(row)
             if trainer.steps % 300 == 0 or trainer.steps <= 100:
                 console.print(row)
+    if not trainer.steps:
+        raise typer.BadParameter(f"{seconds} s are too few for a step")
     _save(trainer, codes, log, out)
     made = [x.pool.made for x in sources]
     costs = [{k: round(v, 4) for k, v in b.cost.items()} for b in balances]
