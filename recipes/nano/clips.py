@@ -52,8 +52,16 @@ def recorded(path: Path) -> Iterator[tuple[Samples, dict[str, Any]]]:
 
 
 def pack(raw: Path, part: str, out: Path, kbps: int) -> None:
-    """`RAW/PART-*.npz` -> Ogg Opus files of about eight minutes and an index, `out/PART.json`."""
+    """`RAW/PART-*.npz` -> Ogg Opus files of about eight minutes and an index, `out/PART.json`.
+
+    Raises FileNotFoundError if there is no such recording.
+    """
+    recordings = sorted(raw.glob(f"{part}-*.npz"))
+    if not recordings:
+        raise FileNotFoundError(f"{raw} has no recordings of {part}")
     out.mkdir(parents=True, exist_ok=True)
+    index = out / f"{part}.json"
+    index.unlink(missing_ok=True)  # what is packed half is not there
     meta: list[dict[str, Any]] = []
     chunks: list[Samples] = []
     files, offset = 0, 0
@@ -64,7 +72,7 @@ def pack(raw: Path, part: str, out: Path, kbps: int) -> None:
         chunks.clear()
         files, offset = files + 1, 0
 
-    clips = (c for path in sorted(raw.glob(f"{part}-*.npz")) for c in recorded(path))
+    clips = (c for path in recordings for c in recorded(path))
     for pcm, clip in clips:
         n = clip["n"]
         meta.append({**clip, "file": f"{part}{files}.ogg", "offset": offset})
@@ -74,7 +82,7 @@ def pack(raw: Path, part: str, out: Path, kbps: int) -> None:
             flush()
     if chunks:
         flush()
-    (out / f"{part}.json").write_text(json.dumps(meta))
+    index.write_text(json.dumps(meta))
 
 
 def _read(path: str) -> Samples:

@@ -1,6 +1,9 @@
 """Talk to nano case by case: `python -m recipes.nano.evaluate DIR [--model DIR] [--json]`.
 
-DIR holds `cases.json`: a list of `{"wav", "kind", "expect", "stop_end_s"}` (README: "Test cases").
+DIR holds `cases.json`, a list of `{"wav": audio file, "kind": greet, sum, stop, silent, ...,
+"expect": regular expression for the whole lower-case transcript, "stop_end_s": where the word that
+stops it ends}`; other keys are ignored. A stop is right if the count had begun and nothing above
+-42 dBFS leaves more than 0.5 s after that word; a silent case if there is neither word nor sound.
 Every case is a session of its own with default settings, fed one 80 ms frame after another; what
 frame i gives is heard while frame i + 1 is spoken, so the model's delay counts in every latency.
 """

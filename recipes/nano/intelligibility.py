@@ -7,11 +7,11 @@ parts in another order, and noise, and should refuse these.
 
 import json
 import random
-import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import typer
 from numpy.typing import NDArray
 
 from media.files import read_audio
@@ -98,4 +98,4 @@ def main(folder: Path, least_score: float = -1e9) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), *map(float, sys.argv[2:3]))
+    typer.run(main)

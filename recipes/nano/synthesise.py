@@ -423,7 +423,10 @@ def revoice_command(
 @app.command("pack")
 def pack_command(raw: Path, part: str, packed: Path, kbps: int = 15) -> None:
     """Compress the recordings `RAW/PART-*.npz` to Ogg Opus with a JSON index."""
-    pack(raw, part, packed, kbps)
+    try:
+        pack(raw, part, packed, kbps)
+    except FileNotFoundError as error:
+        raise typer.BadParameter(str(error)) from None
 
 
 if __name__ == "__main__":

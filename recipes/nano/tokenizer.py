@@ -6,12 +6,13 @@ Ids follow Moshi: 0 is the end of padding (here also unknown), 1 BOS, 2 EOS, 3 P
 
 import io
 import random
-import sys
 import tempfile
+from contextlib import chdir
 from pathlib import Path
 from string import ascii_uppercase
 
 import sentencepiece
+import typer
 
 from recipes.nano import domain
 from recipes.nano.smalltalk import SENTENCES
@@ -32,7 +33,10 @@ def wrap(text: str) -> str:
 
 
 def train(out: Path) -> None:
-    """Train on every reply, every prompt and some small talk (for the letters)."""
+    """Train on every reply, every prompt and some small talk (for the letters).
+
+    The same bytes each time.
+    """
     corpus = domain.reply_sentences()
     for name in domain.NAMES:
         corpus += [domain.name_reply(name)] * 40
@@ -42,10 +46,10 @@ def train(out: Path) -> None:
     corpus += [wrap(s) for s in _OTHER_FORMS] * 5
     corpus += [*SENTENCES, "abcdefghijklmnopqrstuvwxyz 0123456789 , . ? ! ' -"]
     model = io.BytesIO()
-    with tempfile.NamedTemporaryFile("w", suffix=".tsv") as rules:
-        rules.write("".join(f"{ord(c):X}\t{ord(c.lower()):X}\n" for c in ascii_uppercase))
-        rules.flush()
-        _train(corpus, model, rules.name)
+    rules = Path("lower-case.tsv")  # the model keeps this name
+    with tempfile.TemporaryDirectory() as folder, chdir(folder):
+        rules.write_text("".join(f"{ord(c):X}\t{ord(c.lower()):X}\n" for c in ascii_uppercase))
+        _train(corpus, model, str(rules))
     out.write_bytes(model.getvalue())
     tokenizer = TextTokenizer(out)
     for word in words:
@@ -95,4 +99,4 @@ class TextTokenizer:
 
 
 if __name__ == "__main__":
-    train(Path(sys.argv[1]))
+    typer.run(train)

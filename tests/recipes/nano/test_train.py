@@ -11,9 +11,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import typer
+from typer.testing import CliRunner
 
-from recipes.nano import clips, train
+from recipes.nano import clips, curves, tokenizer, train
 from recipes.nano.clips import SAVED, Clips
+from recipes.nano.synthesise import app
 from recipes.nano.train_codec import Windows
 
 
@@ -93,3 +95,35 @@ def test_what_planning_raises_reaches_the_training() -> None:
     nobody = Clips(np.zeros(1, np.int16), np.zeros(1, np.int64), np.ones(1, np.int64), [{}])
     with pytest.raises(KeyError):
         next(iter(Windows(nobody, "cpu", 4, 0)))
+
+
+def test_packing_what_is_not_there_leaves_what_was_packed(tmp_path: Path) -> None:
+    packed = tmp_path / "packed"
+    packed.mkdir()
+    (packed / "pico.json").write_text("[1]")
+    result = CliRunner().invoke(app, ["pack", str(tmp_path), "pico", str(packed)])
+    assert result.exit_code == 2
+    assert "no recordings of pico" in " ".join(result.output.replace("│", " ").split())
+    assert (packed / "pico.json").read_text() == "[1]"
+
+
+def test_the_tokenizer_has_the_same_bytes_each_time_and_the_pieces_of_the_one_that_ships(
+    tmp_path: Path,
+) -> None:
+    one, two = tmp_path / "one.model", tmp_path / "two.model"
+    tokenizer.train(one)
+    tokenizer.train(two)
+    assert one.read_bytes() == two.read_bytes()
+    made, shipped = tokenizer.TextTokenizer(one), tokenizer.TextTokenizer(train.TOKENIZER)
+    assert made.card == shipped.card
+    assert [made.decode([i]) for i in range(4, made.card)] == [
+        shipped.decode([i]) for i in range(4, made.card)
+    ]
+
+
+@pytest.mark.parametrize("rows", [[], [{"step": 1, "seconds": 0.5, "text": 2.0}]])
+def test_a_log_without_the_curve_that_is_asked_for_is_refused(tmp_path: Path, rows) -> None:
+    log = tmp_path / "log.json"
+    log.write_text(json.dumps(rows))
+    with pytest.raises(typer.BadParameter, match=r"no words in the log: (text|it is empty)"):
+        curves.main(log, tmp_path / "out.svg", ["words"])
