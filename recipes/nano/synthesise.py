@@ -60,7 +60,7 @@ MODULES = {
     "revoice": ("pyworld",),
 }
 SHARD = 25  # clips a file
-KOKORO_FILES = {"cuda": 200, "cpu": 4}  # recorded at once
+KOKORO_FILES = {"cuda": 100, "cpu": 4}  # recorded at once
 SHORT_SHARE = 0.08  # of what people say: a lone "hi", "bye" or "thanks"
 BRIEF_S, BRIEF = 0.8, (0.45, 0.9)  # clips up to this length, said in this share of it
 
