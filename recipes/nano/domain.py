@@ -142,7 +142,7 @@ def greetings(text: str) -> tuple[int, ...]:
 
 def short_request(rng: random.Random) -> Request:
     """One of the words that only their first sound tells apart."""
-    intent = rng.choice(("greet", "bye", "bye", "thanks"))
+    intent = rng.choice(("greet", "greet", "bye", "bye", "thanks"))
     text = {"greet": ("hi", "hi", "hey"), "bye": ("bye",), "thanks": ("thanks", "thank you")}
     return Request(intent, rng.choice(text[intent]))
 

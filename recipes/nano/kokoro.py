@@ -40,9 +40,10 @@ CONFIG: dict[str, Any] = {  # of Kokoro-82M v1.0, as its config.json has it
         "max_position_embeddings": 512, "num_hidden_layers": 12, "dropout": 0.1,
     },
 }  # fmt: skip
-ROWS = 64  # sentences side by side
+ROWS = 16  # sentences side by side
 SHORT = 10  # tokens: a word or two, which stands alone
 VOICED = 10.0  # Hz
+TIMBRE = 128  # numbers of a style that the decoder hears; prosody hears the rest
 
 
 @dataclass(frozen=True)
@@ -82,11 +83,7 @@ class Voices:
         """One way to say `text`."""
         british = rng.random() < 0.3
         tokens = [self.vocab[c] for c in self._g2p[british](text) if c in self.vocab]
-        first = rng.choice(self._english)
-        second = rng.choice(self._english if rng.random() < 0.6 else list(self._styles))
-        w = rng.choice((0.0, rng.uniform(0.2, 0.8), rng.uniform(0.2, 0.5)))
-        row = min(len(tokens), len(self._styles[first])) - 1
-        style = self._styles[first][row] * (1 - w) + self._styles[second][row] * w
+        voice, style = self._voice(len(tokens), rng)
         pace = factor(rng, 0.77, 1.18)  # durations take this share of Kokoro's
         if len(tokens) <= SHORT and rng.random() < 0.6:
             pace *= factor(rng, 0.5, 1)  # it draws out a word that stands alone, people don't
@@ -97,12 +94,29 @@ class Voices:
         bent = rng.random() < 0.5
         return Sentence(
             [0, *tokens, 0],
-            style.astype(np.float32),
+            style,
             paces.astype(np.float32),
             factor(rng, 0.85, 1.2) if bent else 1.0,
             rng.uniform(0.4, 1.6) if bent else 1.0,
-            f"{first}+{second}" if w else first,
+            voice,
         )
+
+    def _voice(self, tokens: int, rng: Random) -> tuple[str, Floats]:
+        """Names and style of somebody who says a sentence of so many tokens.
+
+        Half of the people sound like a mix of two voices and speak with the prosody of a third:
+        the first half of a style goes to the decoder, the second to pitch and duration.
+        """
+        first, third = rng.choice(self._english), rng.choice(self._english)
+        second = rng.choice(self._english if rng.random() < 0.6 else list(self._styles))
+        w = rng.choice((0.0, rng.uniform(0.2, 0.8), rng.uniform(0.2, 0.5)))
+        row = min(tokens, len(self._styles[first])) - 1
+        style = self._styles[first][row] * (1 - w) + self._styles[second][row] * w
+        voice = f"{first}+{second}" if w else first
+        if rng.random() < 0.5:
+            style = np.concatenate([style[:TIMBRE], self._styles[third][row, TIMBRE:]])
+            voice += f"~{third}"
+        return voice, style.astype(np.float32)
 
 
 def _module(node: str) -> str:
@@ -202,16 +216,18 @@ class Kokoro:
         if lacking := [n for n in names if n not in values]:
             raise ValueError(f"{path} lacks {len(lacking)} parameters: {', '.join(lacking[:5])}")
         self.device = device
+        # A new shape takes cuDNN longer to prepare for than rows that are spoken for nothing.
+        self._fill = device.type == "cuda"
 
     @torch.inference_mode()
     def speak(self, sentences: Sequence[Sentence], seed: int) -> list[Pcm]:
         """Audio of each sentence at 24 kHz; the noise in it is drawn from `seed`."""
         torch.manual_seed(seed)
         heard: dict[int, tuple[Tensor, Tensor]] = {}  # text and prosody features of every frame
-        for rows in _alike([len(s.tokens) for s in sentences]):
+        for rows in _alike([len(s.tokens) for s in sentences], self._fill):
             heard |= zip(rows, self._frames([sentences[i] for i in rows]), strict=True)
         out: dict[int, Pcm] = {}
-        for rows in _alike([len(heard[i][0]) for i in range(len(sentences))]):
+        for rows in _alike([len(heard[i][0]) for i in range(len(sentences))], self._fill):
             text, prosody = (torch.stack(x) for x in zip(*(heard[i] for i in rows), strict=True))
             pcm = self._audio(text, prosody, [sentences[i] for i in rows]).float().cpu().numpy()
             out |= zip(rows, pcm, strict=True)
@@ -223,7 +239,7 @@ class Kokoro:
     def _frames(self, sentences: Sequence[Sentence]) -> list[tuple[Tensor, Tensor]]:
         """Sentences of T tokens each -> their features [frames, 512] and [frames, 640]."""
         net, ids = self._net, torch.tensor([s.tokens for s in sentences], device=self.device)
-        style = self._styles(sentences)[:, 128:]
+        style = self._styles(sentences)[:, TIMBRE:]
         lengths = torch.full((len(ids),), ids.shape[1])
         masked = torch.zeros_like(ids, dtype=torch.bool)
         hidden = net.bert_encoder(net.bert(ids, attention_mask=(~masked).int())).mT
@@ -240,19 +256,19 @@ class Kokoro:
     def _audio(self, text: Tensor, prosody: Tensor, sentences: Sequence[Sentence]) -> Tensor:
         """Features of sentences that take equally many frames -> samples [B, n]."""
         style = self._styles(sentences)
-        f0, energy = self._net.predictor.F0Ntrain(prosody.mT, style[:, 128:])
+        f0, energy = self._net.predictor.F0Ntrain(prosody.mT, style[:, TIMBRE:])
         f0 = _bend(f0, sentences)
-        pcm: Tensor = self._net.decoder(text.mT, f0, energy, style[:, :128])
+        pcm: Tensor = self._net.decoder(text.mT, f0, energy, style[:, :TIMBRE])
         return pcm.flatten(1)
 
 
-def _alike(lengths: Sequence[int]) -> Iterator[list[int]]:
-    """Indices in groups of one length, at most `ROWS` each."""
-    for _, same in groupby(
-        sorted(range(len(lengths)), key=lengths.__getitem__), lengths.__getitem__
-    ):
-        rows = list(same)
-        yield from (rows[i : i + ROWS] for i in range(0, len(rows), ROWS))
+def _alike(lengths: Sequence[int], fill: bool) -> Iterator[list[int]]:
+    """Indices in groups of one length, `ROWS` each at most; to `fill` one, its last is repeated."""
+    order = sorted(range(len(lengths)), key=lengths.__getitem__)
+    for _, same in groupby(order, lengths.__getitem__):
+        every = list(same)
+        for rows in (every[i : i + ROWS] for i in range(0, len(every), ROWS)):
+            yield rows + rows[-1:] * (ROWS - len(rows)) if fill else rows
 
 
 def _bend(f0: Tensor, sentences: Sequence[Sentence]) -> Tensor:

@@ -138,7 +138,6 @@ def augment(
     colour: float = 0.5,
     throats: float = 0.7,
     dynamic: float = 0.5,
-    dip: float = 0.3,
     snr_db: tuple[float, float] = (8, 42),
     gain_db: tuple[float, float] = (-20, 3),
 ) -> Tensor:
@@ -168,9 +167,6 @@ def augment(
     octave = (hz.clamp(min=60) / 60).log2()
     turns = torch.arange(1, CURVE_TERMS + 1, device=device)[:, None] * octave / octave[-1]
     response = response * 10 ** (curve @ torch.cos(torch.pi * turns) / 20)
-    # a hole in the spectrum: no single band is enough to tell sounds apart by
-    away = (octave - uniform(2, 7)) / uniform(0.2, 0.6)
-    response = response * 10 ** (-uniform(6, 24) * chance(dip) * (-0.5 * away**2).exp() / 20)
     corner = torch.where(chance(0.3) > 0, uniform(3000, 8000), uniform(20_000, 30_000))
     response = response / (1 + (hz / corner) ** 4).sqrt()
     t = torch.arange(tail, device=device) / SAMPLE_RATE

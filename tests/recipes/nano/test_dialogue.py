@@ -12,7 +12,16 @@ from recipes.nano import domain
 from recipes.nano.clips import SAMPLE_RATE, Clips
 from recipes.nano.codec import HOP, Codec
 from recipes.nano.conversations import PromptCodes, Renderer
-from recipes.nano.dialogue import REPLY_AFTER_S, SILENCE_FRAMES, WORDS, Planner, plan_batch
+from recipes.nano.dialogue import (
+    CUT_AFTER_S,
+    LATE_S,
+    LATE_SHARE,
+    REPLY_AFTER_S,
+    SILENCE_FRAMES,
+    WORDS,
+    Planner,
+    plan_batch,
+)
 from recipes.nano.mixing import ClipBank
 from recipes.nano.synthesise import Recorder, replies
 from recipes.nano.tokenizer import PAD, TextTokenizer
@@ -85,6 +94,24 @@ def test_an_answer_begins_at_the_frame_that_its_request_determines(planner: Plan
             assert dialogue.text[first] != PAD
         answered += 1
     assert answered > 50
+
+
+def test_the_agent_falls_silent_at_once_after_stop_and_now_and_then_later(planner: Planner) -> None:
+    rng, meta, waits = random.Random(5), planner.clips.meta, []
+    for _ in range(300):
+        dialogue = planner.plan(rng, 220, "ada")
+        ends = [
+            (start + meta[clip]["audible"] / rate) / SAMPLE_RATE
+            for clip, start, rate, *_ in dialogue.user
+            if meta[clip].get("intent") == "stop"
+        ]
+        cuts = [(start + n) / SAMPLE_RATE for _, start, *_, n in dialogue.agent if n >= 0]
+        waits += [cut - end for end in ends for cut in cuts if 0 < cut - end < 1]
+    late = [wait for wait in waits if wait > CUT_AFTER_S[1] + 0.01]
+    assert len(waits) > 50
+    assert min(waits) > CUT_AFTER_S[0] - 0.01
+    assert max(waits) < CUT_AFTER_S[1] + LATE_S[1]
+    assert LATE_SHARE / 2 < len(late) / len(waits) < LATE_SHARE * 2
 
 
 @pytest.mark.parametrize(

@@ -55,13 +55,14 @@ def test_an_lstm_of_onnx_becomes_the_one_of_torch() -> None:
         assert np.array_equal(value, values[name]), name
 
 
-@given(st.lists(st.integers(1, 4), max_size=300))
+@given(st.lists(st.integers(1, 4), max_size=100))
 def test_groups_hold_every_sentence_once_beside_ones_of_its_length(lengths: list[int]) -> None:
-    groups = list(kokoro._alike(lengths))
+    groups, filled = (list(kokoro._alike(lengths, fill)) for fill in (False, True))
     assert sorted(i for rows in groups for i in rows) == list(range(len(lengths)))
-    for rows in groups:
-        assert len(rows) <= ROWS
+    for rows, full in zip(groups, filled, strict=True):
         assert len({lengths[i] for i in rows}) == 1
+        assert len(rows) <= len(full) == ROWS
+        assert full == rows + [rows[-1]] * (ROWS - len(rows))
 
 
 def sentence(pitch: float, melody: float) -> Sentence:
@@ -103,6 +104,8 @@ def test_a_sentence_is_planned_from_its_own_random_numbers(tmp_path: Path) -> No
         assert plan.style.shape == (256,)
     assert len({p.voice for p in plans}) > 4
     assert {p.voice[0] for p in plans} == {"a", "b"}  # the first voice is an English one
+    assert 10 < sum("~" in p.voice for p in plans) < 30
+    assert all("~j" not in p.voice for p in plans)
     assert 10 < sum(p.pitch == 1 for p in plans) < 30
 
 
