@@ -32,8 +32,8 @@ HEARD_AFTER_S = 0.16  # from a word's likely end to when it should have been rec
 REPLY_AFTER_S = 0.28  # from a request's end to the frame after which its answer is written
 TEXT_LEAD_S = 0.06  # words are written so much before they begin to sound
 CUT_AFTER_S = (0.1, 0.14)
-# So much longer it takes at times to stop: a model that has missed the moment would else go on.
-LATE_SHARE, LATE_S = 0.2, (0.1, 0.5)
+# Some let a moment to stop go by and take the next: who never saw that would, too, but for ever.
+LATE_SHARE, LATE_S = 0.12, 0.16
 Placement = tuple[int, int, float, float, float]
 
 _TURNS = {
@@ -204,8 +204,9 @@ class Planner:
             draw, cut, quiet = rng.random(), None, end
             if long > 0.9 and draw < (STOP_SHARE if intent in _LONG else 0.06):
                 _, said = self._say_user(d, rng, "stop", begin + rng.uniform(0.1, long - 0.7))
-                late = rng.uniform(*LATE_S) if rng.random() < LATE_SHARE else 0.0
-                cut = said + rng.uniform(*CUT_AFTER_S) + late
+                cut = said + rng.uniform(*CUT_AFTER_S)
+                while rng.random() < LATE_SHARE:
+                    cut += LATE_S
                 cut = cut if cut < end else None
                 quiet = max(said, end if cut is None else cut)
             elif intent in _LONG and long > 3 and draw < STOP_SHARE + 0.08:
