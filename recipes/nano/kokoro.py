@@ -42,6 +42,7 @@ CONFIG: dict[str, Any] = {  # of Kokoro-82M v1.0, as its config.json has it
 }  # fmt: skip
 ROWS = 16  # sentences side by side
 SHORT = 10  # tokens: a word or two, which stands alone
+PACES = (0.42, 1.5)  # beyond these nobody could tell what is said
 VOICED = 10.0  # Hz
 TIMBRE = 128  # numbers of a style that the decoder hears; prosody hears the rest
 
@@ -90,11 +91,12 @@ class Voices:
         paces = pace * np.interp(
             np.linspace(0, len(turns) - 1, len(tokens) + 2), range(len(turns)), turns
         )
+        paces[-len(paces) // 3 :] *= factor(rng, 0.65, 1.05)  # and the end of a sentence
         bent = rng.random() < 0.5
         return Sentence(
             [0, *tokens, 0],
             style,
-            paces.astype(np.float32),
+            paces.clip(*PACES).astype(np.float32),
             factor(rng, 0.85, 1.2) if bent else 1.0,
             rng.uniform(0.4, 1.6) if bent else 1.0,
             voice,

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from recipes.nano import kokoro
-from recipes.nano.kokoro import ROWS, VOICED, Sentence, Voices
+from recipes.nano.kokoro import PACES, ROWS, VOICED, Sentence, Voices
 from recipes.nano.speech import SAMPLE_RATE
 
 
@@ -102,6 +102,10 @@ def test_a_sentence_is_planned_from_its_own_random_numbers(tmp_path: Path) -> No
         assert plan.tokens[0] == plan.tokens[-1] == 0
         assert plan.paces.shape == (len(plan.tokens),)
         assert plan.style.shape == (256,)
+        assert plan.paces.min() >= PACES[0]
+        assert plan.paces.max() <= PACES[1]
+    ends = [p.paces[-1] / p.paces[:-6].mean() for p in plans]
+    assert np.median(ends) < 0.95  # less drawn out than Kokoro has them
     assert len({p.voice for p in plans}) > 4
     assert {p.voice[0] for p in plans} == {"a", "b"}  # the first voice is an English one
     assert 10 < sum("~" in p.voice for p in plans) < 30
