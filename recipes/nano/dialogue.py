@@ -74,6 +74,22 @@ class Spoken:
     end: float
 
 
+Heard = tuple[dict[str, Any], float]  # what a user clip is, and when it has been heard (seconds)
+
+
+@dataclass(frozen=True)
+class Interruption:
+    """What comes of somebody who speaks while the agent does.
+
+    Both are silent from `quiet` on; the agent falls silent at `cut` if it does before its end
+    (seconds); a `request` is to be answered next.
+    """
+
+    quiet: float
+    cut: float | None = None
+    request: Heard | None = None
+
+
 def _label_of(meta: dict[str, Any]) -> tuple[int, int, int]:
     """Intent, first and second number of what a user clip says."""
     a, b = (domain.NO_NUMBER if v < 0 else v for v in (meta["a"], meta["b"]))
@@ -94,7 +110,7 @@ class Planner:
 
     def _say_user(
         self, d: Dialogue, rng: random.Random, intent: str, at: float, gain: float = 1.0
-    ) -> tuple[dict[str, Any], float]:
+    ) -> Heard:
         """Place a user clip; returns what it is and when it ends (seconds)."""
         group = ("noise",) if intent == "noise" else ("user", intent)
         clip = rng.choice(self.clips.groups[group])
@@ -182,50 +198,58 @@ class Planner:
                     d.text[f] = self.tokens.word(word)
         return spoken[-1].end if cut is None else min(spoken[-1].end, cut)
 
+    def _interrupt(
+        self, d: Dialogue, rng: random.Random, intent: str, spoken: list[Spoken]
+    ) -> Interruption:
+        """Somebody may say something while the agent does: "stop", a request, or nothing of note.
+
+        `intent` is what the agent answers with `spoken`.
+        """
+        begin, end = spoken[0].start, spoken[-1].end
+        long, draw = end - begin, rng.random()
+        if long > 0.9 and draw < (STOP_SHARE if intent in _LONG else 0.06):
+            _, said = self._say_user(d, rng, "stop", begin + rng.uniform(0.1, long - 0.7))
+            cut = said + rng.uniform(*CUT_AFTER_S)
+            while rng.random() < LATE_SHARE:
+                cut += LATE_S
+            return Interruption(max(said, min(cut, end)), cut if cut < end else None)
+        if intent in _LONG and long > 3 and draw < STOP_SHARE + 0.08:
+            request = rng.choice(("plus", "minus", "repeat", "name", "count"))
+            at = begin + rng.uniform(0.3, long - 2.5)
+            meta, said = self._say_user(d, rng, request, at)
+            cut = said + rng.uniform(*CUT_AFTER_S)
+            if cut < end:
+                return Interruption(max(said, cut), cut, (meta, said))
+            return Interruption(max(said, end), None, (meta, max(said, end - REPLY_AFTER_S)))
+        if long > 1.2 and draw > 0.6:
+            kind = rng.choice(("back", "back", "noise"))
+            at = begin + rng.uniform(0.1, long - 0.6)
+            _, said = self._say_user(d, rng, kind, at, rng.uniform(0.4, 1.0))
+            return Interruption(max(said, end))
+        return Interruption(end)
+
     def plan(self, rng: random.Random, frames: int, name: str) -> Dialogue:
         """One conversation in a random voice."""
         d = Dialogue(frames, rng.randrange(2), name)
         intents, weights = list(_TURNS), list(_TURNS.values())
         t = rng.uniform(0.2, 1.8) if rng.random() > 0.03 else frames * FRAME_S
-        pending: tuple[dict[str, Any], float] | None = None
+        pending: Heard | None = None
         while t < frames * FRAME_S - 1.2:
             if pending is None:
                 intent = rng.choices(intents, weights)[0]
-                meta, heard = self._say_user(d, rng, intent, t)
-            else:
-                (meta, heard), pending = pending, None
-            intent = meta["intent"]
-            if intent in ("back", "noise", "stop"):
+                pending = self._say_user(d, rng, intent, t)
+            meta, heard = pending
+            pending = None
+            if meta["intent"] in ("back", "noise", "stop"):
                 t = heard + rng.uniform(0.5, 1.8)
                 continue
             spoken = self._reply(d, rng, meta, heard)
-            begin, end = spoken[0].start, spoken[-1].end
-            long = end - begin
-            draw, cut, quiet = rng.random(), None, end
-            if long > 0.9 and draw < (STOP_SHARE if intent in _LONG else 0.06):
-                _, said = self._say_user(d, rng, "stop", begin + rng.uniform(0.1, long - 0.7))
-                cut = said + rng.uniform(*CUT_AFTER_S)
-                while rng.random() < LATE_SHARE:
-                    cut += LATE_S
-                cut = cut if cut < end else None
-                quiet = max(said, end if cut is None else cut)
-            elif intent in _LONG and long > 3 and draw < STOP_SHARE + 0.08:
-                request = rng.choice(("plus", "minus", "repeat", "name", "count"))
-                at = begin + rng.uniform(0.3, long - 2.5)
-                pending = self._say_user(d, rng, request, at)
-                cut = pending[1] + rng.uniform(*CUT_AFTER_S)
-                cut = cut if cut < end else None
-                quiet = max(pending[1], end if cut is None else cut)
-                if cut is None:
-                    pending = (pending[0], max(pending[1], end - REPLY_AFTER_S))
-            elif long > 1.2 and draw > 0.6:
-                kind = rng.choice(("back", "back", "noise"))
-                at = begin + rng.uniform(0.1, long - 0.6)
-                _, said = self._say_user(d, rng, kind, at, rng.uniform(0.4, 1.0))
-                quiet = max(end, said)
-            said_until = self._commit(d, spoken, cut)
+            cut_in = self._interrupt(d, rng, meta["intent"], spoken)
+            said_until = self._commit(d, spoken, cut_in.cut)
             self._label(d, _label_of(meta), heard, said_until)
-            t = quiet + (rng.uniform(0.4, 1.6) if rng.random() < 0.9 else rng.uniform(1.6, 5.0))
+            pending = cut_in.request
+            pause = rng.uniform(0.4, 1.6) if rng.random() < 0.9 else rng.uniform(1.6, 5.0)
+            t = cut_in.quiet + pause
         return d
 
 
