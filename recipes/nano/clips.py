@@ -22,7 +22,6 @@ SAMPLE_RATE = 24_000
 GAP = 480
 FILE_SECONDS = 480
 SAVED, SOURCE = "pcm.npy", "source.json"
-SAID = ("item", "last", "sum", "name", "greet", "thanks", "bye", "sorry")  # kinds of replies
 AUDIBLE = 0.03  # of a clip's peak: what ends more quietly is lost in a room
 Samples = NDArray[np.int16]
 
@@ -165,7 +164,7 @@ class Clips:
         """What a training needs and nobody has said."""
         kinds = {("agent", key[2]) for key in self.groups if key[0] == "agent" and len(key) > 2}
         found = kinds | {key for key in self.groups if key[0] == "user"}
-        needed = [("agent", kind) for kind in SAID]
+        needed = [("agent", kind) for kind in dict.fromkeys(kind for kind, *_ in domain.replies())]
         needed += [("user", intent) for intent in domain.INTENTS if intent != "none"]
         return [f"{who} {what}" for who, what in needed if (who, what) not in found]
 

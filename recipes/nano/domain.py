@@ -5,6 +5,7 @@ training uses as labels; the reply is the inner monologue the model learns.
 """
 
 import random
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from recipes.nano.smalltalk import other_sentence, other_words
@@ -183,3 +184,26 @@ def reply_sentences() -> list[str]:
         for b in range(MAX_NUMBER + 1)
     ]
     return out
+
+
+def replies() -> Iterator[tuple[str, str, str]]:
+    """Kind, key and text of everything the agent says, as often as it is recorded.
+
+    Counts and days are made of single words: `item` is one that others follow, `last` the last.
+    """
+    for n in range(MAX_NUMBER + 1):
+        yield from [("item", number(n), number(n))] * 8
+        yield from [("last", number(n), number(n))] * 6
+    for day in DAYS:
+        yield from [("item", day, day)] * 6 + [("last", day, day)] * 2
+    for op in ("plus", "minus"):
+        for a in range(MAX_NUMBER + 1):
+            for b in range(MAX_NUMBER + 1):
+                yield "sum", f"{a} {op} {b}", sum_reply(op, a, b)
+    for name in NAMES:
+        yield from [("name", name, name_reply(name))] * 8
+    for i, greeting in enumerate(GREETINGS):
+        yield from [("greet", str(i), greeting)] * 12
+    yield from [("thanks", "", THANKS_REPLY)] * 14
+    yield from [("bye", "", BYE_REPLY)] * 14
+    yield from [("sorry", "", SORRY_REPLY)] * 14

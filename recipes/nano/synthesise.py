@@ -9,13 +9,10 @@ if there is one.
 
 import json
 import math
-import multiprocessing as mp
 import random
 import shutil
-import time
-from collections.abc import Callable, Iterator
-from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
-from dataclasses import asdict, dataclass
+from collections.abc import Callable
+from dataclasses import asdict
 from functools import cache, partial
 from importlib.util import find_spec
 from itertools import groupby
@@ -26,11 +23,11 @@ import numpy as np
 import torch
 import typer
 from numpy.typing import NDArray
-from rich.console import Console
 
 from recipes.nano import domain
 from recipes.nano.clips import pack, recorded
 from recipes.nano.kokoro import Kokoro, Voices
+from recipes.nano.recording import File, Record, record_all, singly
 from recipes.nano.speech import (
     SAMPLE_RATE,
     STRETCHES,
@@ -47,7 +44,6 @@ from recipes.nano.speech import (
 )
 
 app = typer.Typer(add_completion=False)
-console = Console()
 PEAK = 0.7
 AGENT_VOICES = (Timbre(), Timbre(pitch=0.6, formants=0.9))
 ENGINES = ("kokoro", "hibari", "pico", "gnuspeech", "espeak", "flite")
@@ -96,29 +92,6 @@ def _punctuated(request: domain.Request, rng: random.Random) -> str:
     return request.text + ("?" if asks and rng.random() < 0.8 else rng.choice((".", ".", "!", ".")))
 
 
-def replies() -> Iterator[tuple[str, str, str]]:
-    """Kind, key and text of everything the agent says, as often as it is recorded.
-
-    Counts and days are made of single words: `item` is one that others follow, `last` the last.
-    """
-    for n in range(domain.MAX_NUMBER + 1):
-        yield from [("item", domain.number(n), domain.number(n))] * 8
-        yield from [("last", domain.number(n), domain.number(n))] * 6
-    for day in domain.DAYS:
-        yield from [("item", day, day)] * 6 + [("last", day, day)] * 2
-    for op in ("plus", "minus"):
-        for a in range(domain.MAX_NUMBER + 1):
-            for b in range(domain.MAX_NUMBER + 1):
-                yield "sum", f"{a} {op} {b}", domain.sum_reply(op, a, b)
-    for name in domain.NAMES:
-        yield from [("name", name, domain.name_reply(name))] * 8
-    for i, greeting in enumerate(domain.GREETINGS):
-        yield from [("greet", str(i), greeting)] * 12
-    yield from [("thanks", "", domain.THANKS_REPLY)] * 14
-    yield from [("bye", "", domain.BYE_REPLY)] * 14
-    yield from [("sorry", "", domain.SORRY_REPLY)] * 14
-
-
 def record_agent(path: Path, tts: Hibari, rng: random.Random, said: list[Any]) -> None:
     """Some replies in both agent voices."""
     out = Recorder()
@@ -149,7 +122,7 @@ def record_users(path: Path, name: str, speak: Speak, rng: random.Random) -> Non
     out.save(path)
 
 
-def record_kokoro(files: list["File"], voices: Voices, kokoro: Kokoro) -> None:
+def record_kokoro(files: list[File], voices: Voices, kokoro: Kokoro) -> None:
     """Kokoro says `SHARD` random requests a file, those of all files side by side."""
     said = [
         (file, _request(rng), rng) for file in files for rng in [file.rng()] for _ in range(SHARD)
@@ -201,26 +174,6 @@ def record_brief(path: Path, sources: list[Path], rng: random.Random) -> None:
     out.save(path)
 
 
-@dataclass(frozen=True)
-class File:
-    """One recording of a part, with the random numbers that make it."""
-
-    folder: Path
-    part: str
-    number: int
-
-    @property
-    def path(self) -> Path:
-        return self.folder / f"{self.part}-{self.number:04d}.npz"
-
-    def rng(self) -> random.Random:
-        return random.Random(f"{self.part} {self.number}")
-
-
-Record = Callable[[list[File]], None]
-_mine: list[Record] = []  # what this worker process records
-
-
 def _require(part: str) -> None:
     """Raises typer.BadParameter if a program or a package that records `part` isn't installed."""
     program = PROGRAMS.get(part)
@@ -230,24 +183,14 @@ def _require(part: str) -> None:
         raise typer.BadParameter(f"{part} needs {', '.join(lacking)}: see the recipe's README")
 
 
-def _singly(record: Callable[[Path, random.Random, int], None]) -> Record:
-    """Files one after another."""
-
-    def one_by_one(files: list[File]) -> None:
-        for file in files:
-            record(file.path, file.rng(), file.number)
-
-    return one_by_one
-
-
 def _agent_recorder(out: Path) -> Record:
     _require("agent")
-    tts, said = Hibari(out), list(replies())
+    tts, said = Hibari(out), list(domain.replies())
 
     def record(path: Path, rng: random.Random, i: int) -> None:
         record_agent(path, tts, rng, said[i * SHARD : (i + 1) * SHARD])
 
-    return _singly(record)
+    return singly(record)
 
 
 @cache
@@ -297,7 +240,7 @@ def _users_recorder(out: Path, engine: str, styles: Path | None, packages: Path 
     def record(path: Path, rng: random.Random, i: int) -> None:
         record_users(path, engine, speak, rng)
 
-    return _singly(record)
+    return singly(record)
 
 
 def _revoiced_recorder(
@@ -314,58 +257,7 @@ def _revoiced_recorder(
     def one(path: Path, rng: random.Random, i: int) -> None:
         record(path, sources, rng)
 
-    return _singly(one)
-
-
-def _start(make: Callable[[], Record]) -> None:
-    _mine.append(make())
-
-
-def _record(files: list[File]) -> None:
-    """Record what isn't there yet."""
-    if lacking := [file for file in files if not file.path.exists()]:
-        _mine[0](lacking)
-
-
-def _record_all(
-    files: list[File],
-    make: Callable[[], Record],
-    workers: int,
-    minutes: float = math.inf,
-    at_once: int = 1,
-) -> None:
-    """Record files in parallel, for so long at most: what is half done then is not kept.
-
-    Raises what a recorder raised, or BrokenProcessPool if a worker has died.
-    """
-    files[0].folder.mkdir(parents=True, exist_ok=True)
-    jobs = [files[i : i + at_once] for i in range(0, len(files), at_once)]
-    make()  # here first: a mistake shows, and files the engines make for themselves are made once
-    begin, done, others = time.monotonic(), 0, mp.active_children()
-    pool = ProcessPoolExecutor(workers, mp.get_context("spawn"), _start, (make,))
-    try:
-        waiting = {pool.submit(_record, job) for job in jobs}
-        while waiting:
-            left = begin + 60 * minutes - time.monotonic()
-            timeout = max(0.0, left) if minutes < math.inf else None
-            finished, waiting = wait(waiting, timeout, FIRST_COMPLETED)
-            if not finished:
-                break
-            for future in finished:
-                future.result()
-                done += 1
-                if done % 20 == 0:
-                    _say(done * at_once, files, begin)
-    finally:
-        for worker in mp.active_children():
-            if worker not in others:
-                worker.terminate()
-        pool.shutdown(cancel_futures=True)
-    _say(min(done * at_once, len(files)), files, begin)
-
-
-def _say(done: int, files: list[File], begin: float) -> None:
-    console.print(f"{done} of {len(files)} files in {time.monotonic() - begin:.0f} s")
+    return singly(one)
 
 
 def _files(out: Path, part: str, count: int, first: int = 0) -> list[File]:
@@ -380,8 +272,8 @@ First = Annotated[int, typer.Option(min=0, help="number of the first file, for m
 @app.command()
 def agent(out: Path, workers: Workers = 2) -> None:
     """Record the agent's two voices."""
-    files = _files(out, "agent", len(list(replies())))
-    _record_all(files, partial(_agent_recorder, out), workers)
+    files = _files(out, "agent", len(list(domain.replies())))
+    record_all(files, partial(_agent_recorder, out), workers)
 
 
 @app.command()
@@ -401,7 +293,7 @@ def users(
     """Record people."""
     make = partial(_users_recorder, out, engine, styles, packages)
     at_once = KOKORO_FILES[_device()] if engine == "kokoro" else 1
-    _record_all(_files(out, engine, count, first), make, workers, minutes, at_once)
+    record_all(_files(out, engine, count, first), make, workers, minutes, at_once)
 
 
 @app.command("revoice")
@@ -417,7 +309,7 @@ def revoice_command(
     """Record people who say what others said: `OUT/PART-*.npz` in other voices."""
     part, record = ("brief", record_brief) if brief else ("revoiced", record_revoiced)
     make = partial(_revoiced_recorder, out, parts, record)
-    _record_all(_files(out, part, count, first), make, workers)
+    record_all(_files(out, part, count, first), make, workers)
 
 
 @app.command("pack")

@@ -23,7 +23,7 @@ from recipes.nano.dialogue import (
     plan_batch,
 )
 from recipes.nano.mixing import ClipBank
-from recipes.nano.synthesise import Recorder, replies
+from recipes.nano.synthesise import Recorder
 from recipes.nano.tokenizer import PAD, TextTokenizer
 
 TOKENIZER = Path(__file__).parents[3] / "engine/zoo/nano/tokenizer.model"
@@ -38,7 +38,7 @@ def recorded(folder: Path) -> Clips:
     def sound(text: str) -> np.ndarray:
         return noise.randn(int(SAMPLE_RATE * (0.2 + 0.05 * len(text)))).astype(np.float32)
 
-    for kind, key, text in sorted(set(replies())):
+    for kind, key, text in sorted(set(domain.replies())):
         onsets = [0.03 + 0.05 * text.index(word) for word in text.split()]
         meta = {"engine": "agent", "kind": kind, "key": key, "text": text, "onsets": onsets}
         for voice in range(2):

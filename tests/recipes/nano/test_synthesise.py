@@ -13,7 +13,8 @@ import pytest
 
 from recipes.nano.clips import recorded
 from recipes.nano.kokoro import Sentence
-from recipes.nano.synthesise import SHARD, File, Record, _record_all, _singly, record_kokoro
+from recipes.nano.recording import File, Record, record_all, singly
+from recipes.nano.synthesise import SHARD, record_kokoro
 
 
 def files(folder: Path, part: str = "said") -> list[File]:
@@ -24,7 +25,7 @@ def writes() -> Record:
     def record(path: Path, rng: Random, i: int) -> None:
         path.write_text(f"{i} of {os.getpid()}")
 
-    return _singly(record)
+    return singly(record)
 
 
 def dies() -> Record:
@@ -33,7 +34,7 @@ def dies() -> Record:
             os.kill(os.getpid(), signal.SIGKILL)  # as the kernel does where memory is short
         path.write_text("whole")
 
-    return _singly(record)
+    return singly(record)
 
 
 def fails() -> Record:
@@ -42,14 +43,14 @@ def fails() -> Record:
             raise TimeoutError("the engine says nothing")
         path.write_text("whole")
 
-    return _singly(record)
+    return singly(record)
 
 
 def hangs() -> Record:
     def record(path: Path, rng: Random, i: int) -> None:
         threading.Event().wait()
 
-    return _singly(record)
+    return singly(record)
 
 
 @pytest.mark.parametrize(
@@ -57,11 +58,11 @@ def hangs() -> Record:
 )
 def test_a_worker_that_ends_is_noticed_and_its_files_can_be_made_later(tmp_path, make, error):
     with pytest.raises(error):
-        _record_all(files(tmp_path), make, 1)
+        record_all(files(tmp_path), make, 1)
     first, second, *_ = paths = [tmp_path / f"said-{i:04d}.npz" for i in range(4)]
     assert first.read_text() == "whole"
     assert not second.exists()
-    _record_all(files(tmp_path), writes, 2)
+    record_all(files(tmp_path), writes, 2)
     assert sorted(tmp_path.iterdir()) == paths
     assert first.read_text() == "whole"
     assert second.read_text().startswith("1 of ")
@@ -69,7 +70,7 @@ def test_a_worker_that_ends_is_noticed_and_its_files_can_be_made_later(tmp_path,
 
 
 def test_it_ends_when_its_time_is_over_whatever_an_engine_does(tmp_path):
-    _record_all(files(tmp_path), hangs, 2, 0.01)
+    record_all(files(tmp_path), hangs, 2, 0.01)
     assert not multiprocessing.active_children()
     assert not list(tmp_path.iterdir())
 
@@ -77,7 +78,7 @@ def test_it_ends_when_its_time_is_over_whatever_an_engine_does(tmp_path):
 def test_files_that_are_there_are_left_out_of_what_is_recorded_at_once(tmp_path):
     _, second, *_ = files(tmp_path)
     second.path.write_text("there")
-    _record_all(files(tmp_path), lists, 1, at_once=3)
+    record_all(files(tmp_path), lists, 1, at_once=3)
     assert [file.path.read_text() for file in files(tmp_path)] == ["0 2", "there", "0 2", "3"]
 
 
